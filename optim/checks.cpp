@@ -6,6 +6,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
+#include "optim/kahan.h"
 
 namespace snug {
 namespace {
@@ -96,6 +97,7 @@ void check_args(const OptimizerConfig& c, const OptimFacts& facts) {
   std::vector<std::string_view> known;
   for (const OptimSetting& s : facts.settings) known.emplace_back(s.name);
   for (const auto& [name, value] : c.args) {
+    if (name == kKahanArgument) continue;  // of no optimizer's own: check_compensation()
     const OptimSetting* found = nullptr;
     for (const OptimSetting& s : facts.settings)
       if (name == s.name) found = &s;

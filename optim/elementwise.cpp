@@ -12,6 +12,7 @@
 #include "engine/kernels/loops.h"
 #include "optim/chunk_map.h"
 #include "optim/factored_simt.h"
+#include "optim/kahan.h"
 #include "optim/resting.h"
 #include "optim/rule.h"
 #include "optim/update_simt.h"
@@ -57,7 +58,13 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
   expect_dtype(t.master, "master", {DType::f32, DType::bf16});
   require(t.master.dtype == DType::f32 || !t.weights.defined(),
           "weights apart from a master in f32 only");
-  if (t.brought) {
+  require(t.master.dtype == DType::bf16 || !compensates(optimizer.config()),
+          "weights without a master where they have a compensation");
+  if (optimizer.config().moves != WeightsMove::none) {
+    require(
+        !t.brought && !t.gradients.defined() && windows.last < 0 && t.master.dtype == DType::f32,
+        "no gradients, and parameters in f32, to go from weights to others");
+  } else if (t.brought) {
     require(windows.last < 0, "all windows of gradients that are brought");
   } else if (windows.last < 0) {
     expect(t.gradients, "gradients", {{"elements", n}});
@@ -139,7 +146,8 @@ void ElementwiseOptimizer::prepare_step(StepState& state) const {
 void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateStore& store,
                                   const View& state, WindowRange windows) const {
   check(*this, t, store, state, windows);
-  if (!t.brought) expect_gradient_dtype(ctx, t.gradients, "gradients");
+  if (!t.brought && config().moves == WeightsMove::none)
+    expect_gradient_dtype(ctx, t.gradients, "gradients");
   store.select(windows);
   const int last = windows.last < 0 ? store.windows() : windows.last;
   for (int w = windows.first; w < last; ++w) {
@@ -225,7 +233,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   }
 
   const DType held = t.master.dtype;
-  const bool no_master = held == DType::bf16;
+  const bool no_master = held == DType::bf16, compensated = compensates(config());
   const auto parameters = [&](float* const* places, int64_t from) {
     return reinterpret_cast<char*>(places[0]) + from * size_of(held);
   };
@@ -239,7 +247,8 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     else if (columns > weights_column && places[weights_column])
       round_weights(places[weights_column], dtype, parameters(places, from), held, from, n);
   };
-  const int64_t gradient_bytes = size_of(t.gradients.dtype);
+  const bool moves = config().moves != WeightsMove::none;
+  const int64_t gradient_bytes = moves ? 0 : size_of(t.gradients.dtype);
   // Sums of the chunks, and behind them the norms of the spans.
   static const Name norms_name("norms");
   Tensor norms;
@@ -320,6 +329,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
         float widened[kPiece];  // gradients in bf16, which is exact
         float unpacked[kMaxStates][kPiece];
         float held_wide[kPiece];  // parameters in bf16
+        if (moves) std::fill_n(widened, kPiece, 0.0f);
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           float* const* const places = table + chunk.span * columns;
           const int64_t from = begin - span.offset;
@@ -328,9 +338,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
             b.parameter = held_wide;
             bf16_decode(held_wide, reinterpret_cast<bf16*>(parameters(places, from)), b.n);
           }
-          if (wide)
+          if (wide && !moves)
             b.gradient = gradients + (begin - t.first);
-          else
+          else if (!moves)
             widen(widened, rounded + (begin - t.first), b.n);
           if (const float* const own = factors_at(chunk.span); own != nullptr) {
             multiply_factors(own, store.rows(span), span.elements, from, b.n, unpacked[0]);
@@ -340,6 +350,8 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
               b.states[static_cast<size_t>(k)] =
                   unpack(place(places, k), k, from, b.n, first, unpacked[k]);
           }
+          if (compensated)
+            for (int64_t i = 0; i < b.n; ++i) b.parameter[i] += unpacked[states - 1][i];
           f(b, begin, from, places);
         }
       };
@@ -374,17 +386,20 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           step.elements = span.elements;
           step.factored = factors_at(chunk.span) != nullptr;
         }
-        each_piece(chunk, step.first,
-                   [&](const ElementBlock& b, int64_t begin, int64_t from, float* const* places) {
-                     update_block(step, b);
-                     if (no_master)
-                       bf16_encode(key, begin, b.parameter, b.n,
-                                   reinterpret_cast<bf16*>(parameters(places, from)));
-                     for (int k = 0; k < states; ++k)
-                       pack(place(places, k), k, from, b.n, b.states[static_cast<size_t>(k)], s,
-                            begin);
-                     round_at(places, begin, from, b.n);
-                   });
+        each_piece(
+            chunk, step.first,
+            [&](const ElementBlock& b, int64_t begin, int64_t from, float* const* places) {
+              update_block(step, b);
+              if (compensated)
+                split_for_kahan(b.parameter, b.n, reinterpret_cast<bf16*>(parameters(places, from)),
+                                b.states[static_cast<size_t>(states - 1)]);
+              else if (no_master)
+                bf16_encode(key, begin, b.parameter, b.n,
+                            reinterpret_cast<bf16*>(parameters(places, from)));
+              for (int k = 0; k < states; ++k)
+                pack(place(places, k), k, from, b.n, b.states[static_cast<size_t>(k)], s, begin);
+              round_at(places, begin, from, b.n);
+            });
       });
     } else if (op.run() && (t.weights.defined() || columns > weights_column)) {
       // Skipped: the weights get the bits they have. In a window of a store that rests with the
@@ -453,7 +468,10 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
       span.scales.at(static_cast<size_t>(k)) = l.store.acquire_scales(l.ctx, k, s);
     }
     span.first = s.offset;
-    span.gradient = l.targets.gradients.rows(s.offset - l.targets.first, s.elements);
+    // Where there are none, what is read in their place is not looked at.
+    span.gradient = l.targets.gradients.defined()
+                        ? l.targets.gradients.rows(s.offset - l.targets.first, s.elements)
+                        : span.master;
     if (l.targets.weights.defined())
       span.weights = l.targets.weights.rows(s.offset, s.elements);
     else if (l.store.has_weights())

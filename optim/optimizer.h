@@ -46,6 +46,10 @@ struct OptimGroup {
 };
 inline constexpr int kMostOptimGroups = 12;
 
+// What an update is for: a step, or only to go from the weights that are trained to those that are kept,
+// or back (Optimizer::move).
+enum class WeightsMove : uint8_t { none, to_kept, to_trained };
+
 // Names and defaults are those of Hugging Face's TrainingArguments where it has them.
 struct OptimizerConfig {
   std::string name = "adamw";
@@ -62,6 +66,7 @@ struct OptimizerConfig {
   OptimArgs args;                  // of optimizers with settings of their own
   std::vector<OptimGroup> groups;  // at most kMostOptimGroups
   std::vector<int> group_of;       // by parameter: 0: none of them, k: groups[k - 1]; empty: none
+  WeightsMove moves = WeightsMove::none;  // of what move() runs, which is no optimizer of its own
 };
 
 // A state of an optimizer. Of squares, or sums of them: no number of it is below 0.
@@ -100,9 +105,21 @@ class Optimizer {
   virtual void update(Context& ctx, const UpdateTargets& targets, StateStore& store,
                       const View& state, WindowRange windows = {}) const = 0;
 
+  // Whether the weights to evaluate and to keep are others than those that it trains: an average, which
+  // parameters and states say (schedule_free_*).
+  bool keeps_others() const { return to_kept_ != nullptr; }
+  // Of such: a recorded op for every window, after which the parameters, and the weights rounded from them,
+  // are those to keep, or again those of training. There and back gives every bit they had; nothing
+  // else changes. As update(), but that gradients are not read. It runs on a StepState without
+  // found_inf, between the steps.
+  void move(Context& ctx, const UpdateTargets& targets, StateStore& store, const View& state,
+            WeightsMove where) const;
+
  protected:
   Optimizer(OptimizerConfig config, const std::vector<OptimState>& states,
             OptimReach reach = OptimReach::element);
+
+  std::unique_ptr<Optimizer> to_kept_, to_trained_;  // of keeps_others()
 
  private:
   OptimizerConfig config_;

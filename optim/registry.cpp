@@ -6,6 +6,7 @@
 
 #include "engine/core/error.h"
 #include "optim/checks.h"
+#include "optim/kahan.h"
 #include "optim/rules.h"
 
 namespace snug {
@@ -53,14 +54,22 @@ void measure_rule(const Rule& rule, const ElementStep& numbers, const ElementBlo
   }
 }
 
+template <class Entry>
+std::unique_ptr<Optimizer> make(const OptimizerConfig& c);
+
 template <class Entry, class Rule>
 class RuleOptimizer final : public ElementwiseOptimizer {
  public:
   RuleOptimizer(const OptimizerConfig& c, const Rule& rule)
-      : ElementwiseOptimizer(c, Entry::states(c), op_name(), Rule::kFlops, kReach<Rule>),
+      : ElementwiseOptimizer(c, all_states(c), op_name(c.moves), Rule::kFlops, kReach<Rule>),
         rule_(rule) {
-    require(state_names().size() == static_cast<size_t>(Rule::kStates),
+    require(state_names().size() == static_cast<size_t>(Rule::kStates + (compensates(c) ? 1 : 0)),
             "a name for each state of a rule");
+    if constexpr (kKeepsOthers<Entry>) {
+      if (c.moves != WeightsMove::none) return;
+      to_kept_ = mover(c, WeightsMove::to_kept);
+      to_trained_ = mover(c, WeightsMove::to_trained);
+    }
   }
   void prepare_step(StepState& state) const override {
     if constexpr (requires { rule_.prepare(state); })
@@ -84,7 +93,18 @@ class RuleOptimizer final : public ElementwiseOptimizer {
   }
 
  private:
-  static const char* op_name() {
+  static std::vector<OptimState> all_states(const OptimizerConfig& c) {
+    std::vector<OptimState> all = Entry::states(c);
+    if (compensates(c)) all.emplace_back(kCompensation);
+    return all;
+  }
+  static std::unique_ptr<Optimizer> mover(OptimizerConfig c, WeightsMove where) {
+    c.moves = where;
+    return make<Entry>(c);
+  }
+  static const char* op_name(WeightsMove moves) {
+    if (moves == WeightsMove::to_kept) return "weights_to_kept";
+    if (moves == WeightsMove::to_trained) return "weights_to_trained";
     static const std::string name = std::string(Entry::kName) + "_update";
     return name.c_str();
   }
@@ -108,6 +128,12 @@ OptimReach reach_of() {
   return reach;
 }
 
+template <class Entry>
+auto note_of() -> std::string (*)(const OptimizerConfig&) {
+  if constexpr (requires { Entry::note; }) return Entry::note;
+  return nullptr;
+}
+
 struct Made {
   OptimFacts facts;
   std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config);
@@ -118,7 +144,7 @@ const std::vector<Made>& entries() {
     std::vector<Made> all;
     for_each_rule([&]<class Entry>(Entry) {
       all.push_back({{Entry::kName, Entry::kUses, Entry::aliases(), Entry::settings(),
-                      Entry::defaults(), reach_of<Entry>()},
+                      Entry::defaults(), reach_of<Entry>(), kKeepsOthers<Entry>, note_of<Entry>()},
                      make<Entry>});
     });
     // What is proposed to whoever asks for none that is there.
@@ -171,6 +197,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   if (facts.uses & kUsesEpsilon) check_epsilon(resolved);
   refuse_unused_settings(resolved, facts);
   check_args(resolved, facts);
+  check_compensation(resolved, facts.reach, facts.keeps_others);
   require(resolved.groups.size() <= kMostOptimGroups, "groups of an optimizer that fit its table");
   std::unique_ptr<Optimizer> made = entry->make(resolved);
   if (made->state_names().empty() && resolved.state != StateForm::f32)

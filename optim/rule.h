@@ -29,6 +29,10 @@
 //   kFactored, epsilon  optional, of a rule with one state that measures: of matrices the state is kept
 //                       as means of rows and columns (optim/factored.h), and element() finds 1 over its
 //                       root in its place, where ElementStep::factored says so
+//   note(config)        optional, of that struct too: what to tell of a configuration (OptimFacts::note)
+//   kKeepsOthers        optional, of the struct beside kName: with OptimizerConfig::moves set, with_rule
+//                       gives the rule that goes to the weights that are kept, or back, in place of a
+//                       step (optim/schedule_free_rule.h)
 // Functions of a rule that kernels call are marked SNUG_RULE.
 #pragma once
 
@@ -62,6 +66,11 @@ template <class Rule>
 inline constexpr OptimReach kReach = kFactors<Rule>    ? OptimReach::factored
                                      : kMeasures<Rule> ? OptimReach::parameter
                                                        : OptimReach::element;
+
+template <class Entry>
+inline constexpr bool kKeepsOthers = requires {
+  Entry::kKeepsOthers;
+};
 
 // What a span's group does to rate and decay. Behind the groups of the table come two for each
 // OptimGroup: of parameters that the table decays, and of those that it does not.

@@ -27,7 +27,7 @@ const std::vector<Refused>& refused() {
         "galore_adamw_8bit_layerwise", "galore_adamw_layerwise", "galore_adafactor_layerwise",
         "apollo_adamw", "apollo_adamw_layerwise", "lomo", "adalomo", "stable_adamw"}},
       {"whose weights while it trains are not those that are kept, and is not built",
-       {"schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd"}},
+       {"schedule_free_radam"}},
       {"which is not built", {"adamw_anyprecision", "grokadamw"}},
   };
   return list;

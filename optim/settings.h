@@ -36,6 +36,9 @@ struct OptimFacts {
   std::vector<OptimSetting> settings;
   OptimDefaults defaults;
   OptimReach reach;
+  bool keeps_others = false;  // Optimizer::keeps_others
+  // What to tell of a configuration, in which the optimizer does less than its name says; or empty.
+  std::string (*note)(const OptimizerConfig&) = nullptr;  // null: nothing ever
 };
 
 // Of all optimizers, adamw first; by name or alias, null if there is none.

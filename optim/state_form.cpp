@@ -46,4 +46,14 @@ StateSet Optimizer::states(const ParamTable& table) const {
   return set;
 }
 
+void Optimizer::move(Context& ctx, const UpdateTargets& targets, StateStore& store,
+                     const View& state, WeightsMove where) const {
+  require(keeps_others() && where != WeightsMove::none, "an optimizer that keeps other weights");
+  UpdateTargets t = targets;
+  t.gradients = {};
+  t.first = 0;
+  t.brought = nullptr;
+  (where == WeightsMove::to_kept ? *to_kept_ : *to_trained_).update(ctx, t, store, state);
+}
+
 }  // namespace snug

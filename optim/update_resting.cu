@@ -5,6 +5,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/random.h"
 #include "engine/simt/simt.h"
+#include "optim/kahan.h"
 #include "optim/resting.h"
 #include "optim/rules.h"
 #include "optim/update_simt.h"
@@ -47,7 +48,13 @@ struct Rest {
   ScaleRule rule = ScaleRule::absmax;
   float peak = 1;
   bool squares[kMaxStates]{};  // which of the two books
+  bool sums = false;           // the state behind the rule's is a compensation (kahan.h)
 };
+
+// Of rules whose states leave one free, and which mind no norms.
+template <class Rule, class Held>
+inline constexpr bool kMayCompensate =
+    Held::kNoMaster&& Rule::kStates < kMaxStates&& kReach<Rule> == OptimReach::element;
 
 template <class Rule>
 struct RestStep {
@@ -325,6 +332,12 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
         for (int k = 0; k < kStates; ++k)
           load_state(s[k], how, tables, k, values(k), to.scales[k] + part.scales, i, count,
                      part.wide);
+      if constexpr (kMayCompensate<Rule, Held>)
+        if (how.sums && !step.first) {
+          load_state(s[kStates], how, tables, kStates, values(kStates), to.scales[kStates], i,
+                     count, part.wide);
+          for (int j = 0; j < count; ++j) p[j] = p[j] + s[kStates][j];
+        }
       for (int j = 0; j < count; ++j) {
         float own[kStates + 1] = {};
         for (int k = 0; k < kStates; ++k) own[k] = s[k][j];
@@ -332,7 +345,19 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
         for (int k = 0; k < kStates; ++k) s[k][j] = own[k];
       }
       if constexpr (Held::kNoMaster) {
-        round_at_random(rested, p, count, part.first + i, tables, kMaxStates);
+        bool done = false;
+        if constexpr (kMayCompensate<Rule, Held>) done = how.sums;
+        if (done) {
+          bf16 compensation[kEach] = {};
+          for (int j = 0; j < count; ++j) {
+            rested[j] = from_f32<bf16>(p[j]);
+            compensation[j] = from_f32<bf16>(p[j] - to_f32(rested[j]));
+          }
+          give(static_cast<bf16*>(static_cast<void*>(values(kStates))) + i, compensation, count,
+               part.wide);
+        } else {
+          round_at_random(rested, p, count, part.first + i, tables, kMaxStates);
+        }
         for (int j = 0; j < count; ++j) p[j] = to_f32(rested[j]);
         give(master + i, rested, count, part.wide);
       } else {
@@ -422,12 +447,14 @@ class RestLaunches {
            static_cast<const double*>(sums_), norms);
     return norms;
   }
-  static RestTensors tensors_of(const UpdateSpan& span) {
+  // With the compensation.
+  int states() const { return Rule::kStates + (how_.sums ? 1 : 0); }
+  RestTensors tensors_of(const UpdateSpan& span) const {
     RestTensors t{};
     t.master = span.master.data;
     t.gradient = span.gradient.as<const float>();
     t.weights = span.weights.data;
-    for (int k = 0; k < Rule::kStates; ++k) {
+    for (int k = 0; k < states(); ++k) {
       t.values[k] = span.states[static_cast<size_t>(k)].data;
       t.scales[k] = static_cast<float*>(span.scales[static_cast<size_t>(k)].data);
     }
@@ -441,7 +468,7 @@ class RestLaunches {
     if (at.weights)
       alike = alike && bytes_between(base.weights, at.weights) ==
                            offset * int64_t{sizeof(typename Held::WeightType)};
-    for (int k = 0; k < Rule::kStates; ++k)
+    for (int k = 0; k < states(); ++k)
       alike = alike &&
               bytes_between(base.values[k], at.values[k]) ==
                   bytes_between(base.values[0], at.values[0]) &&
@@ -470,6 +497,7 @@ void resting_update_on(Queue& queue, const OptimizerConfig& config,
                        DType weights, DType parameters, const View& state, int threads) {
   const StateForm form = config.state;
   Rest how;
+  how.sums = compensates(config);
   static const CodeBook none{};
   const CodeBook *signed_book = &none, *squares_book = &none;
   if (form != StateForm::bf16) {

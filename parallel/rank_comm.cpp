@@ -5,6 +5,7 @@
 
 #include "engine/core/error.h"
 #include "engine/memory/step_state.h"
+#include "parallel/group.h"
 
 namespace snug {
 
@@ -67,7 +68,6 @@ void RankComm::sum_step(Context& ctx, const View& state) {
   };
   StepState& s = *step_state(state);
   const Sums mine{s.loss_sum, s.grad_square_sum, s.loss_tokens, s.first_bad_element, s.found_inf};
-  constexpr int kMostRanks = 64;
   require(size_ <= kMostRanks, "at most 64 ranks that share memory");
   Sums all[kMostRanks];
   transport_->exchange("sum_step", all, &mine, sizeof(Sums));

@@ -74,7 +74,8 @@ int convert_command(const Arguments& arguments) {
       .option("--dtype", dtype, "TYPE",
               "of the matrices: f32, f16, bf16, and for gguf q8_0 (default: gguf f16, hf f32)")
       .flag("--overwrite", overwrite, "gguf: replace a file that is there")
-      .option("--name", name, "TEXT", "gguf: the model's name (default: the folder's)")
+      .option("--name", name, "TEXT",
+              "gguf: the model's name (default: its config's, else the folder's)")
       .option("--pre", pre, "RULE", "gguf: the splitting rule to name (default: the tokenizer's)")
       .example("snug convert --model run1/final --to gguf --dtype q8_0 --output run1.gguf")
       .example("snug convert --model run1/final --to hf --dtype bf16 --output run1-bf16");

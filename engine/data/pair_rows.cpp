@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // a template may write the keys of a tool in their order
 
-constexpr const char* kSpelling =
+constexpr const char* kPairSpelling =
     "write {\"prompt\": \"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, each a text or a "
     "list of "
     "messages";
@@ -36,7 +36,7 @@ const Json* find(const Json& tree, const char* key) {
 const Json& need(const Json& tree, const char* key, const std::string& where) {
   if (const Json* value = find(tree, key)) return *value;
   fail(ErrorCode::data, fmt::format("\"{}\" in every record of pairs", key),
-       fmt::format("{}: {}", where, keys_of(tree)), kSpelling);
+       fmt::format("{}: {}", where, keys_of(tree)), kPairSpelling);
 }
 
 template <class A, class B>
@@ -138,7 +138,7 @@ void PairRows::read(const nlohmann::json&, std::string_view text, const std::str
              part == &chosen
                  ? fmt::format("{}: chosen is {}", where, chosen.type_name())
                  : fmt::format("{}: {} beside {}", where, part->type_name(), chosen.type_name()),
-             kSpelling);
+             kPairSpelling);
     for (const Json* part : {parts[0], parts[1]})
       if (part->empty() || (texts && part->get_ref<const std::string&>().empty()))
         fail(ErrorCode::data, "an answer in chosen and in rejected of every pair",
@@ -183,7 +183,7 @@ void PairRows::read(const nlohmann::json&, std::string_view text, const std::str
       };
       if (prompt.empty())
         fail(ErrorCode::data, "a message before the answers of a pair",
-             fmt::format("{}: chosen and rejected differ from the first on", where), kSpelling);
+             fmt::format("{}: chosen and rejected differ from the first on", where), kPairSpelling);
       p = {ids(prompt, true), ids(joined(prompt, chosen), false),
            ids(joined(prompt, rejected), false)};
     }

@@ -16,7 +16,7 @@ constexpr uint64_t kPrime1 = 0x9e3779b185ebca87u, kPrime2 = 0xc2b2ae3d27d4eb4fu,
                    kPrime5 = 0x27d4eb2f165667c5u;
 
 template <class T>
-T load(const uint8_t* p) {
+T load_word(const uint8_t* p) {
   T v;
   std::memcpy(&v, p, sizeof(T));
   return v;
@@ -29,7 +29,7 @@ uint64_t mix_lane(uint64_t lane, uint64_t input) {
 }  // namespace
 
 void Fingerprint::stripe(const uint8_t* p) {
-  for (int i = 0; i < 4; ++i) lanes_[i] = mix_lane(lanes_[i], load<uint64_t>(p + 8 * i));
+  for (int i = 0; i < 4; ++i) lanes_[i] = mix_lane(lanes_[i], load_word<uint64_t>(p + 8 * i));
 }
 
 void Fingerprint::add(const void* data, int64_t bytes) {
@@ -60,9 +60,9 @@ uint64_t Fingerprint::digest() const {
   const uint8_t* p = held_;
   uint64_t left = total_ % 32;
   for (; left >= 8; p += 8, left -= 8)
-    h = std::rotl(h ^ mix_lane(0, load<uint64_t>(p)), 27) * kPrime1 + kPrime4;
+    h = std::rotl(h ^ mix_lane(0, load_word<uint64_t>(p)), 27) * kPrime1 + kPrime4;
   for (; left >= 4; p += 4, left -= 4)
-    h = std::rotl(h ^ (load<uint32_t>(p) * kPrime1), 23) * kPrime2 + kPrime3;
+    h = std::rotl(h ^ (load_word<uint32_t>(p) * kPrime1), 23) * kPrime2 + kPrime3;
   for (; left > 0; ++p, --left) h = std::rotl(h ^ (*p * kPrime5), 11) * kPrime1;
   h = (h ^ (h >> 33)) * kPrime2;
   h = (h ^ (h >> 29)) * kPrime3;

@@ -123,6 +123,7 @@ class GgufMetadata {
   void add(const std::string& key, const char* value) { add(key, std::string_view(value)); }
   void add(const std::string& key, const std::vector<std::string>& values);
   void add(const std::string& key, const std::vector<int32_t>& values);
+  void add(const std::string& key, const std::vector<float>& values);
 
   int64_t count() const { return static_cast<int64_t>(names_.size()); }
   const std::string& bytes() const { return bytes_; }

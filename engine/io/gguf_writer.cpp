@@ -63,6 +63,13 @@ void GgufMetadata::add(const std::string& key, const std::vector<int32_t>& value
   for (const int32_t value : values) put(bytes_, value);
 }
 
+void GgufMetadata::add(const std::string& key, const std::vector<float>& values) {
+  begin(key, GgufKind::array);
+  put(bytes_, static_cast<uint32_t>(GgufKind::f32));
+  put(bytes_, static_cast<uint64_t>(values.size()));
+  for (const float value : values) put(bytes_, value);
+}
+
 GgufLayout::GgufLayout(const GgufMetadata& metadata, std::vector<GgufSpec> tensors)
     : tensors_(std::move(tensors)) {
   header_ = "GGUF";

@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-constexpr size_t kMaxDepth = 512;  // as parse_json has it
+constexpr size_t kDeepest = 512;  // as parse_json has it
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -189,7 +189,7 @@ bool JsonRecord::value() {
     bool ended = true;
     if (*at_ == '{' || *at_ == '[') {
       // The record itself is the first level.
-      if (open.size() + 1 >= kMaxDepth) return false;
+      if (open.size() + 1 >= kDeepest) return false;
       const bool object = *at_++ == '{';
       open.push_back(object ? keys_.size() : -1);
       skip_space();

@@ -301,12 +301,12 @@ void check_packing(std::span<const Interval> intervals, std::span<const int64_t>
     fail(ErrorCode::internal, fmt::format("{} offsets, one per tensor", intervals.size()),
          fmt::format("{} offsets", offsets.size()), report);
 
-  struct Event {
+  struct Turn {
     int64_t time;
     bool birth;  // deaths come first: a tensor may take the place of one that dies as it is born
     int32_t index;
   };
-  std::vector<Event> events;
+  std::vector<Turn> events;
   for (size_t i = 0; i < intervals.size(); ++i) {
     if (offsets[i] < 0 || offsets[i] % alignment != 0)
       fail(ErrorCode::internal, fmt::format("offsets >= 0 that are multiples of {}", alignment),
@@ -320,7 +320,7 @@ void check_packing(std::span<const Interval> intervals, std::span<const int64_t>
     events.push_back({intervals[i].born, true, static_cast<int32_t>(i)});
     events.push_back({intervals[i].died, false, static_cast<int32_t>(i)});
   }
-  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+  std::sort(events.begin(), events.end(), [](const Turn& a, const Turn& b) {
     if (a.time != b.time) return a.time < b.time;
     if (a.birth != b.birth) return b.birth;
     return a.index < b.index;
@@ -339,7 +339,7 @@ void check_packing(std::span<const Interval> intervals, std::span<const int64_t>
       fail(ErrorCode::internal, "no two tensors alive at the same time to share a byte",
            span(std::min(a, b)) + " and " + span(std::max(a, b)), report);
   };
-  for (const Event& event : events) {
+  for (const Turn& event : events) {
     if (!event.birth) {
       live.erase(offsets[event.index]);
       continue;

@@ -44,6 +44,7 @@ struct DecoderKeys {
   std::span<const std::string_view> keys;  // beside those of all
   std::span<const TensorName> tensors;
   const char* prefix = "model.";  // of the base model's tensors, which its own files leave out
+  GgufArchitecture gguf = {};     // without a name: not written so
   // What only this family's config says, read and written.
   void (*read)(const nlohmann::json& config, const std::string& origin, ModelSpec& spec);
   void (*write)(const ModelSpec& spec, nlohmann::json& config);
@@ -109,7 +110,7 @@ Family decoder_family() {
       .ignorable = decoder_buffer,
       .embedding = "wte.weight",
       .head = "lm_head.weight",
-      .gguf = nullptr,
+      .gguf = kKeys.gguf.name ? &kKeys.gguf : nullptr,
       .check_keys = [](const nlohmann::json& config,
                        const std::string& origin) { check_decoder_keys(kKeys, config, origin); },
       .aliases = {}};

@@ -20,6 +20,5 @@ extern const Family kNeoxFamily;     // neox.cpp
 extern const Family kOlmo2Family;    // olmo2.cpp
 extern const Family kPhi3Family;     // phi3.cpp
 extern const Family kSmollm3Family;  // smollm3.cpp
-extern const GgufFamily kGpt2Gguf;   // gpt2_gguf.cpp
 
 }  // namespace snug

@@ -14,20 +14,32 @@
 
 namespace snug {
 
-class GgufMetadata;  // engine/io/gguf.h
+// Whether the graph of a GGUF architecture has something.
+enum class GgufPart : uint8_t { never, may, must };
 
-// How a family is written as GGUF, for programs of the ggml kind.
-struct GgufFamily {
-  const char* architecture;  // general.architecture
-  // Throws unsupported, naming `origin`, if those programs compute another function than the
-  // spec's.
-  void (*check)(const ModelSpec& spec, const std::string& origin);
-  // The keys <architecture>.*: extents and numerics.
-  void (*metadata)(const ModelSpec& spec, GgufMetadata& out);
-  // Names of a parameter there; more than one if it is stored more than once.
-  std::vector<std::string> (*names)(const ParamInfo& param, const ModelSpec& spec);
-  // Whether a matrix stays F32 whatever type the others get.
-  bool (*always_f32)(std::string_view name);
+// An architecture of GGUF as llama.cpp computes it, for the families that are written so. Names and keys
+// follow from the spec and from the family's table of tensors (gguf_family.h); a spec that it would compute
+// in another way is refused.
+struct GgufArchitecture {
+  const char* name = nullptr;  // general.architecture
+  Activation activation = Activation::silu;
+  // Computes gelu by tanh where the model has erf, which users are told.
+  bool near_gelu = false;
+  // Rotary positions turn neighbours: rows of queries and keys are moved.
+  bool adjacent_pairs = false;
+  bool heads_fill_width = false;  // H D is C
+  bool says_parallel = false;     // has the key use_parallel_residual
+  GgufPart qkv_bias = GgufPart::never, projection_bias = GgufPart::never;
+  GgufPart mlp_bias = GgufPart::never;
+  GgufPart own_head = GgufPart::may;  // output.weight; must: a tied head is written twice
+  GgufPart partial_turns = GgufPart::never, turn_factors = GgufPart::never;
+  bool two_turn_factors = false;  // turn_factors of longrope alone, not of llama3
+  GgufPart attention_cap = GgufPart::never, head_cap = GgufPart::never;
+  GgufPart windows = GgufPart::never;  // must: a model without has one as long as its positions
+  // Without a key, every so manieth layer has no window and the others do.
+  int64_t window_every = 0;
+  int64_t still_every = 0;        // every so manieth layer does not turn; 0: all do
+  int64_t wide_scale_layers = 0;  // a model of so many layers divides scores by the root of C / H
 };
 
 // A name that transformers gives a key in every family, and the family's own.
@@ -37,7 +49,8 @@ struct KeyAlias {
 };
 
 // Rows of a tensor of a file in another order than the parameter's: the file has `outer` groups of
-// `inner` runs of `rows` rows, the parameter `inner` groups of `outer` runs. 1 and 1: the same order.
+// `inner` runs of `rows` rows, the parameter `inner` groups of `outer` runs; again for every outer * inner * rows
+// rows there are. 1 and 1: the same order.
 struct RowGroups {
   int64_t outer = 1, inner = 1, rows = 0;
   bool any() const { return outer > 1 && inner > 1; }
@@ -47,8 +60,8 @@ struct RowGroups {
 
  private:
   int64_t move(int64_t row, int64_t groups, int64_t runs) const {
-    const int64_t run = row / rows, group = run / runs;
-    return ((run % runs) * groups + group) * rows + row % rows;
+    const int64_t all = groups * runs * rows, in = row % all, run = in / rows, group = run / runs;
+    return row - in + ((run % runs) * groups + group) * rows + in % rows;
   }
 };
 
@@ -74,9 +87,9 @@ struct Family {
   std::vector<FilePiece> (*pieces)(const ParamInfo& param, const ModelSpec& spec);
   // Whether a tensor that no parameter asked for is a known leftover: a buffer that is computed.
   bool (*ignorable)(std::string_view tensor);
-  const char* embedding;   // the parameter that a tied head shares
-  const char* head;        // the parameter that an untied head has
-  const GgufFamily* gguf;  // null: not written as GGUF
+  const char* embedding;         // the parameter that a tied head shares
+  const char* head;              // the parameter that an untied head has
+  const GgufArchitecture* gguf;  // null: not written as GGUF
   // Throws usage for keys of a map that a user wrote: those nobody knows, and those that files hold
   // and that would have no effect here.
   void (*check_keys)(const nlohmann::json& keys, const std::string& origin);

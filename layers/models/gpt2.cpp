@@ -266,6 +266,14 @@ bool ignorable(std::string_view tensor) {
   return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias");
 }
 
+constexpr GgufArchitecture kGguf = {.name = "gpt2",
+                                    .activation = Activation::gelu_tanh,
+                                    .heads_fill_width = true,
+                                    .qkv_bias = GgufPart::must,
+                                    .projection_bias = GgufPart::must,
+                                    .mlp_bias = GgufPart::must,
+                                    .own_head = GgufPart::must};
+
 }  // namespace
 
 const Family kGpt2Family = {.model_type = "gpt2",
@@ -277,7 +285,7 @@ const Family kGpt2Family = {.model_type = "gpt2",
                             .ignorable = ignorable,
                             .embedding = "wte.weight",
                             .head = "lm_head.weight",
-                            .gguf = &kGpt2Gguf,
+                            .gguf = &kGguf,
                             .check_keys = check_keys,
                             .aliases = kAliases};
 

@@ -43,22 +43,24 @@ void write(const ModelSpec& s, json& c) {
 
 constexpr std::array<std::string_view, 1> kOwn = {"attention_bias"};
 
-constexpr DecoderKeys kOlmo2 = {.model_type = "olmo2",
-                                .architecture = "Olmo2ForCausalLM",
-                                .title = "OLMo2",
-                                .vocabulary = 50304,
-                                .positions = 2048,
-                                .width = 4096,
-                                .hidden = 11008,
-                                .layers = 32,
-                                .heads = 32,
-                                .epsilon = 1e-5,
-                                .shapes = kShapes,
-                                .shape_keys = R"({"rms_norm_eps": 1e-6, "eos_token_id": 100257})",
-                                .keys = kOwn,
-                                .tensors = kTensors,
-                                .read = read,
-                                .write = write};
+constexpr DecoderKeys kOlmo2 = {
+    .model_type = "olmo2",
+    .architecture = "Olmo2ForCausalLM",
+    .title = "OLMo2",
+    .vocabulary = 50304,
+    .positions = 2048,
+    .width = 4096,
+    .hidden = 11008,
+    .layers = 32,
+    .heads = 32,
+    .epsilon = 1e-5,
+    .shapes = kShapes,
+    .shape_keys = R"({"rms_norm_eps": 1e-6, "eos_token_id": 100257})",
+    .keys = kOwn,
+    .tensors = kTensors,
+    .gguf = {.name = "olmo2", .heads_fill_width = true, .own_head = GgufPart::must},
+    .read = read,
+    .write = write};
 
 }  // namespace
 

@@ -63,6 +63,11 @@ constexpr DecoderKeys kPhi3 = {.model_type = "phi3",
                                .shapes = kShapes,
                                .keys = kOwn,
                                .tensors = kTensors,
+                               .gguf = {.name = "phi3",
+                                        .heads_fill_width = true,
+                                        .partial_turns = GgufPart::may,
+                                        .turn_factors = GgufPart::may,
+                                        .two_turn_factors = true},
                                .read = read,
                                .write = write};
 

@@ -74,23 +74,25 @@ constexpr std::array<std::string_view, 7> kOwn = {
     "attention_bias",     "mlp_bias",       "no_rope_layers", "no_rope_layer_interval",
     "use_sliding_window", "sliding_window", "layer_types"};
 
-constexpr DecoderKeys kSmollm3 = {.model_type = "smollm3",
-                                  .architecture = "SmolLM3ForCausalLM",
-                                  .title = "SmolLM3",
-                                  .vocabulary = 128256,
-                                  .positions = 32768,
-                                  .width = 2048,
-                                  .hidden = 11008,
-                                  .layers = 36,
-                                  .heads = 16,
-                                  .kv_heads = 4,
-                                  .theta = 2000000,
-                                  .tied = true,
-                                  .shapes = kShapes,
-                                  .keys = kOwn,
-                                  .tensors = kLlamaTensors,
-                                  .read = read,
-                                  .write = write};
+constexpr DecoderKeys kSmollm3 = {
+    .model_type = "smollm3",
+    .architecture = "SmolLM3ForCausalLM",
+    .title = "SmolLM3",
+    .vocabulary = 128256,
+    .positions = 32768,
+    .width = 2048,
+    .hidden = 11008,
+    .layers = 36,
+    .heads = 16,
+    .kv_heads = 4,
+    .theta = 2000000,
+    .tied = true,
+    .shapes = kShapes,
+    .keys = kOwn,
+    .tensors = kLlamaTensors,
+    .gguf = {.name = "smollm3", .adjacent_pairs = true, .still_every = 4},
+    .read = read,
+    .write = write};
 
 }  // namespace
 

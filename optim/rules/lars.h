@@ -60,6 +60,14 @@ struct Lars {
     return {"momentum_buffer"};
   }
   static void check(const OptimizerConfig& c) { check_momentum(c); }
+  static std::string note(const OptimizerConfig& c) {
+    for (const OptimGroup& g : c.groups)
+      if (g.weight_decay > 0) return {};
+    if (c.weight_decay > 0) return {};
+    return "lars scales what is decayed alone, and weight_decay is 0: this is sgd; "
+           "weight_decay=0.1 "
+           "makes a difference";
+  }
   template <class F>
   static void with_rule(const OptimizerConfig& c, F&& run) {
     if (c.sgd_momentum == 0)

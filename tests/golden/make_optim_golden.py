@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch (Lion: of lion-pytorch, AdEMAMix: of
-bitsandbytes, Lamb and LARS: of torch-optimizer), learning-rate schedules of transformers.
+bitsandbytes, Lamb and LARS: of torch-optimizer, the schedule-free ones: of schedulefree), learning-rate schedules of transformers.
 
     python3 make_optim_golden.py           write the files next to this script
     python3 make_optim_golden.py --check   recompute and compare with the committed files
@@ -13,7 +13,9 @@ Everything is computed in float64 from float32-exact inputs.
   case -> optimizer (SGD, Adam, AdamW; Lion of lion-pytorch) and its hyper-parameters as they spell them. PyTorch's
   rules to know: the momentum buffer starts as the first gradient, without dampening; Adam adds weight decay to the
   gradient, AdamW shrinks the parameter.
-- optim_long: p0 (60) and grads (100,60); <case>.params (10,60) after every tenth update. Elements 0, 1 and 2 have
+- optim_long: p0 (60) and grads (100,60); <case>.params (10,60) after every tenth update, and <case>.kept those to
+  evaluate, of schedulefree's eval(). kahan.params, kahan.rest and kahan.exact (10,60): plain steps of weights in two
+  bf16 numbers, and in float64. Elements 0, 1 and 2 have
   no gradient ever, in the second half, in the first half. Metadata cases: JSON, case -> optimizer and args as Snug
   spells them, weight_decay, momentum, nesterov, dampening, rows (0: a vector).
 - optim_schedules: one tensor (60) per case, factors of the base rate at steps 0..59 (step 0 is the first update;
@@ -32,6 +34,7 @@ import sys
 
 import lion_pytorch
 import numpy as np
+import schedulefree
 import torch
 import torch_optimizer
 import transformers
@@ -163,6 +166,13 @@ LONG_CASES = {
     "adafactor_scaled": ("adafactor", {"scale_parameter": 1, "clip_threshold": 0.5, "decay_rate": -0.6, "eps1": 1e-8},
                          "Adafactor", {"scale_parameter": True, "clip_threshold": 0.5, "decay_rate": -0.6,
                                        "eps": (1e-8, 1e-3), "weight_decay": 0.1}),
+    "schedule_free_adamw": ("schedule_free_adamw", {}, "AdamWScheduleFree", {}),
+    "schedule_free_adamw_warm": ("schedule_free_adamw", {"warmup_steps": 40, "r": 0.5, "weight_lr_power": 1.5},
+                                 "AdamWScheduleFree",
+                                 {"warmup_steps": 40, "r": 0.5, "weight_lr_power": 1.5, "weight_decay": 0.1}),
+    "schedule_free_sgd": ("schedule_free_sgd", {}, "SGDScheduleFree", {}),
+    "schedule_free_sgd_warm": ("schedule_free_sgd", {"warmup_steps": 7, "momentum": 0.6}, "SGDScheduleFree",
+                               {"warmup_steps": 7, "momentum": 0.6, "weight_decay": 0.1}),
 }
 # Those that are no vectors.
 LONG_SHAPES = {"adafactor_matrix": (5, 12), "adafactor_scaled": (15, 4)}
@@ -174,7 +184,8 @@ def long_runs():
     from bitsandbytes.optim.ademamix import _ReferenceAdEMAMix
 
     classes = {"AdEMAMix": _ReferenceAdEMAMix, "Lion": lion_pytorch.Lion, "Lamb": torch_optimizer.Lamb,
-               "LARS": torch_optimizer.LARS, "Adafactor": transformers.Adafactor}
+               "LARS": torch_optimizer.LARS, "Adafactor": transformers.Adafactor,
+               "AdamWScheduleFree": schedulefree.AdamWScheduleFree, "SGDScheduleFree": schedulefree.SGDScheduleFree}
     rng = np.random.default_rng(203)
     start = rng.standard_normal(LONG_SIZE).astype(np.float32)
     grads = (rng.standard_normal((LONG_STEPS, LONG_SIZE)) * np.logspace(-4, 1, LONG_SIZE)).astype(np.float32)
@@ -192,18 +203,49 @@ def long_runs():
             made = getattr(torch.optim, reference)([parameter], foreach=False, **options)
         else:
             made = classes[reference]([parameter], **options)
-        rows = []
+        rows, kept = [], []
+        averages = "ScheduleFree" in reference
+        if averages:
+            made.train()
         for step in range(LONG_STEPS):
             parameter.grad = torch.from_numpy(grads[step].astype(np.float64)).reshape(shape)
             made.step()
             if (step + 1) % LONG_EVERY == 0:
                 rows.append(parameter.detach().numpy().ravel().copy())
+                if averages:
+                    made.eval()
+                    kept.append(parameter.detach().numpy().ravel().copy())
+                    made.train()
         tensors[f"{name}.params"] = np.stack(rows)
+        if averages:
+            tensors[f"{name}.kept"] = np.stack(kept)
         described[name] = {"optimizer": optimizer, "args": args, "weight_decay": options.get("weight_decay", 0.0),
                            "momentum": options.get("momentum", 0.0), "nesterov": options.get("nesterov", False),
                            "dampening": options.get("dampening", 0.0), "rows": shape[0] if len(shape) == 2 else 0}
-    packages = {p: importlib.metadata.version(p) for p in ("bitsandbytes", "lion-pytorch", "torch-optimizer")}
+    tensors |= kahan(start, grads)
+    packages = {p: importlib.metadata.version(p) for p in ("bitsandbytes", "lion-pytorch", "schedulefree", "torch-optimizer")}
     return tensors, common_metadata("optim_long", described, **packages)
+
+
+def kahan(start, grads):
+    """Plain steps with decay of a weight in two bf16 numbers, as torch rounds them, and in float64."""
+    rate, decay = np.float32(1e-2), np.float32(0.1)
+    weight = torch.from_numpy(start).bfloat16()
+    rest = torch.zeros_like(weight)
+    exact = weight.double()
+    out = {"kahan.params": [], "kahan.rest": [], "kahan.exact": []}
+    for step in range(LONG_STEPS):
+        grad = torch.from_numpy(grads[step])
+        x = weight.float() + rest.float()
+        x = x - torch.tensor(rate) * (grad + torch.tensor(decay) * x)
+        exact = exact - float(rate) * (grad.double() + float(decay) * exact)
+        weight = x.bfloat16()
+        rest = (x - weight.float()).bfloat16()
+        if (step + 1) % LONG_EVERY == 0:
+            out["kahan.params"].append(weight.float().numpy())
+            out["kahan.rest"].append(rest.float().numpy())
+            out["kahan.exact"].append(exact.numpy().copy())
+    return {name: np.stack(rows) for name, rows in out.items()}
 
 
 def schedules():

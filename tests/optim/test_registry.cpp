@@ -82,7 +82,9 @@ TEST(OptimRegistry, AnswersEveryNameOfHuggingFace) {
                                        "paged_ademamix_8bit",
                                        "paged_lion_32bit",
                                        "paged_lion_8bit",
-                                       "rmsprop_bnb_8bit"};
+                                       "rmsprop_bnb_8bit",
+                                       "schedule_free_adamw",
+                                       "schedule_free_sgd"};
   std::istringstream names(
       "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adafactor "
       "adamw_anyprecision adamw_torch_4bit adamw_torch_8bit ademamix sgd adagrad adamw_bnb_8bit "
@@ -129,6 +131,8 @@ TEST(OptimRegistry, RefusesFormsThatHaveNothingToRestOrWouldBreak) {
   OptimizerConfig c = named("rmsprop_8bit");
   c.args = {{"centered", 1}};
   refused(c, {"states in fp32 for centered", "centered: 1, states in 8bit", "optim=rmsprop"});
+  refused(named("schedule_free_adamw_8bit"), {"schedule_free_adamw with states in fp32",
+                                              "states in 8bit", "optim=schedule_free_adamw"});
   // What is small, or kept by name, is so as a whole.
   c = named("adamw_8bit");
   const ParamTable table = table_of({4095, 4096, 5000});
@@ -144,6 +148,18 @@ TEST(OptimRegistry, RefusesFormsThatHaveNothingToRestOrWouldBreak) {
   EXPECT_EQ(make_optimizer(c)->states(table).bytes_of(1, 4096), 4096 * 17 / 16);  // 1.0625
   EXPECT_EQ(make_optimizer(named("adamw_bf16"))->states(table).bytes_of(0, 4095), 4 * 4095);
   EXPECT_EQ(make_optimizer(named("adamw"))->states(table).bytes_of(1, 4096), 8 * 4096);
+}
+
+TEST(OptimRegistry, SaysWhereLarsIsSgd) {
+  OptimizerConfig c = named("lars");
+  const auto note = find_optimizer("lars")->note;
+  EXPECT_NE(note(c).find("this is sgd"), std::string::npos);
+  c.groups = {{1, 0.1}};
+  EXPECT_EQ(note(c), "");
+  c.groups.clear();
+  c.weight_decay = 0.1;
+  EXPECT_EQ(note(c), "");
+  EXPECT_EQ(find_optimizer("sgd")->note, nullptr);
 }
 
 TEST(OptimRegistry, SuggestsTheNearestName) {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "engine/stores/state_places.h"
+#include "optim/kahan.h"
 #include "optim/resting.h"
 #include "optim/settings.h"
 #include "tests/optim/optim_case.h"
@@ -63,6 +64,7 @@ struct Steps {
   std::vector<Values> states = {};  // before; empty: rubbish
   Values master = {};
   DType held = DType::f32;  // what parameters rest in
+  bool kahan = false;       // those in bf16, with a compensation
 
   OptimizerConfig config() const {
     OptimizerConfig c;
@@ -71,6 +73,7 @@ struct Steps {
     c.state_in_f32 = in_f32;
     c.weight_decay = 0.1;
     if (has_momentum(name)) c.sgd_momentum = 0.9;
+    if (kahan) c.args = {{kKahanArgument, 1}};
     return c;
   }
   ParamTable table() const { return table_of(sizes); }
@@ -111,11 +114,12 @@ Values as_values(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Rows and columns rest in fp32.
+// Rows and columns rest in fp32, and what goes to an average and back.
 std::vector<std::string> names_with_forms() {
   std::vector<std::string> names = optimizer_names();
   std::erase_if(names, [](const std::string& name) {
-    return find_optimizer(name)->reach == OptimReach::factored;
+    return find_optimizer(name)->reach == OptimReach::factored ||
+           find_optimizer(name)->keeps_others;
   });
   return names;
 }
@@ -147,6 +151,95 @@ TEST_P(RestingStates, HaveTheSameBitsOnEveryPlace) {
                           .held = held};
       expect_equal_bits(run_on_emu(skipped.body()), run_on_plan_and_cpu({}, skipped.body()));
     }
+}
+
+// With a compensation: every place has the bits, and parameters are rounded to the nearest, so that no
+// draw shows in those of a rule without states.
+TEST_P(RestingStates, SumWithACompensationOnEveryPlace) {
+  if (find_optimizer(GetParam())->reach != OptimReach::element) return;
+  for (const bool found_inf : {false, true}) {
+    const Steps s{.sizes = {5000, 300, 4096 + 131, 7},
+                  .name = GetParam(),
+                  .form = StateForm::bf16,
+                  .found_inf = found_inf,
+                  .held = DType::bf16,
+                  .kahan = true};
+    const Outputs cpu = run_in_all_modes(s.body());
+    expect_equal_bits(run_on_emu(s.body()), cpu);
+    const Values before = rounded(normal_values(s.table().flat_elements(), 1), DType::bf16);
+    EXPECT_EQ(cpu["master"] == before, found_inf);
+  }
+}
+
+// Plain steps as PyTorch does them in two bf16 numbers a weight, bit for bit, and the sum of both beside
+// doubles. A step loses half a unit of the compensation, 2^-18 of the weight; one rounded to the
+// nearest alone, 2^-9.
+TEST(Kahan, HasTheBitsOfTwoNumbersInPyTorch) {
+  const Fixture fixture("optim_long");
+  const Values p0 = fixture.values("p0"), gradients = fixture.values("grads");
+  const Values want = fixture.values("kahan.params"), want_rest = fixture.values("kahan.rest"),
+               exact = fixture.values("kahan.exact");
+  const auto n = static_cast<int64_t>(p0.size());
+  const int64_t steps = static_cast<int64_t>(gradients.size()) / n;
+  const ParamTable table = table_of({n});
+  OptimizerConfig config;
+  config.name = "sgd_bf16";
+  config.weight_decay = 0.1;
+  config.args = {{kKahanArgument, 1}};
+  run_on_plan_and_cpu({}, [&](Case& c) {
+    const auto optimizer = make_optimizer(config);
+    EXPECT_EQ(optimizer->state_names(), std::vector<Name>{Name(kCompensation)});
+    Values start = p0;
+    start.resize(static_cast<size_t>(table.flat_elements()));
+    const View master =
+        c.inout("master", {table.flat_elements()}, DType::bf16, rounded(start, DType::bf16));
+    const View gradient = c.output("gradients", {table.flat_elements()}, DType::f32);
+    RestingStore store(c, table, optimizer->states(table), nullptr);
+    const View state = c.step_state(plain_state());
+    double worst = 0, largest = 0;
+    for (int64_t step = 0; step < steps; ++step) {
+      if (!c.ctx().planning()) {
+        const auto* row = gradients.data() + step * n;
+        store_values(gradient.data, DType::f32, Values(row, row + n));
+        step_state(state)->updates = step_state(state)->step = step;
+        optimizer->prepare_step(*step_state(state));
+      }
+      optimizer->update(c.ctx(), {master, {}, gradient}, store, state);
+      if (c.ctx().planning() || (step + 1) % 10 != 0) continue;
+      const View rest = store.acquire(c.ctx(), 0, store.spans()[0]);
+      const Values p = load_values(master.data, DType::bf16, n),
+                   r = load_values(rest.data, DType::bf16, n);
+      const int64_t at = (step + 1) / 10 - 1;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto k = static_cast<size_t>(at * n + i);
+        ASSERT_EQ(p[static_cast<size_t>(i)], want[k]) << "step " << step << " element " << i;
+        ASSERT_EQ(r[static_cast<size_t>(i)], want_rest[k]) << "step " << step << " element " << i;
+        worst = std::max(worst, std::fabs(want[k] + want_rest[k] - exact[k]));
+        largest = std::max(largest, std::fabs(exact[k]));
+      }
+    }
+    if (!c.ctx().planning()) {
+      EXPECT_LE(worst, static_cast<double>(steps) * 0x1p-18 * largest);
+    }
+  });
+}
+
+TEST(Kahan, ErrorTexts) {
+  const auto refused = [](const char* name, double value, const char* expected,
+                          const char* advice) {
+    OptimizerConfig c;
+    c.name = name;
+    c.args = {{kKahanArgument, value}};
+    expect_error(ErrorCode::usage, {expected, advice}, [&] { make_optimizer(c); });
+  };
+  refused("adamw_8bit", 1, "states in bf16 for use_kahan_summation",
+          "optim=adamw_bf16 allow=[no_master]");
+  refused("lamb_bf16", 1, "an optimizer that treats every weight alone", "optim=adamw_bf16");
+  refused("adamw_bf16", 2, "use_kahan_summation of optim_args as 0 or 1",
+          "optim_args=use_kahan_summation=1");
+  OptimizerConfig off;
+  off.args = {{kKahanArgument, 0}};
+  EXPECT_EQ(make_optimizer(off)->state_names().size(), 2u);
 }
 
 // A gradient that is not finite: no bit of parameters and states.

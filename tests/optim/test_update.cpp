@@ -381,6 +381,8 @@ TEST_P(OptimUpdate, TakesRateAndDecayOfAGroupOfTheConfiguration) {
 
 // At rate zero the states move and the parameters do not.
 TEST_P(OptimUpdate, KeepsParametersAtRateZero) {
+  // What is between the points and their average moves without a rate, as the average does.
+  if (find_optimizer(GetParam())->keeps_others) return;
   UpdateCase u = periodic_case(GetParam(), table_of({1000}));
   for (float& rate : u.state.learning_rate) rate = 0;
   EXPECT_EQ(run_on_plan_and_cpu({}, u.body())["master"], u.master);
@@ -396,7 +398,67 @@ TEST_P(OptimUpdate, StartsFromZeroStates) {
   const Outputs got = run_in_all_modes(u.body());
   EXPECT_EQ(got["master"], want["master"]);
   for (const Name& state : std::vector<Name>(make_optimizer(u.config)->state_names()))
-    EXPECT_NE(got[state.c_str()][0], 0) << state.c_str();
+    // The average begins where the first step leads.
+    EXPECT_EQ(got[state.c_str()][0] == 0, state == Name("z_minus_y")) << state.c_str();
+}
+
+// There and back on every place, of parameters and differences of all sizes, whatever a step leaves of
+// them: every bit is had again. Weights of 16 bits are those of what is kept. The average, by hand:
+// x = y - (1 / beta - 1) d.
+TEST_P(OptimUpdate, GoesToTheWeightsToKeepAndBack) {
+  if (!find_optimizer(GetParam())->keeps_others) return;
+  const ParamTable table = table_of(kSizes);
+  const auto n = static_cast<int64_t>(table.flat_elements());
+  Values master = normal_values(n, 1), apart = normal_values(n, 2), gradients = normal_values(n, 3);
+  for (size_t i = 0; i < master.size(); ++i) {
+    master[i] = std::ldexp(master[i], static_cast<int>(i % 29) - 14);
+    apart[i] = std::ldexp(apart[i], static_cast<int>(i % 37) - 18);
+  }
+  OptimizerConfig config;
+  config.name = GetParam();
+  for (const WeightsMove last : {WeightsMove::to_kept, WeightsMove::to_trained}) {
+    const auto body = [&](bool moves) {
+      return [&, moves](Case& c) {
+        const auto optimizer = make_optimizer(config);
+        const UpdateTargets t{c.inout("master", {n}, DType::f32, as_f32(master)),
+                              c.inout("weights", {n}, DType::bf16, Values(master.size(), 7.0)),
+                              c.input("gradients", {n}, DType::f32, gradients)};
+        std::vector<View> states;
+        for (const Name& name : std::vector<Name>(optimizer->state_names()))
+          states.push_back(
+              c.inout(name.c_str(), {n}, DType::f32,
+                      holds_squares(name) ? Values(apart.size(), 1.0) : as_f32(apart)));
+        StepState s = plain_state();
+        s.updates = 4;
+        optimizer->prepare_step(s);
+        const View v = c.step_state(s);
+        CaseStore store(whole_parameter_spans(table), states);
+        optimizer->update(c.ctx(), t, store, v);
+        if (!moves) return;
+        optimizer->move(c.ctx(), t, store, v, WeightsMove::to_kept);
+        if (last == WeightsMove::to_trained)
+          optimizer->move(c.ctx(), t, store, v, WeightsMove::to_trained);
+      };
+    };
+    const Outputs trained = run_on_plan_and_cpu({}, body(false));
+    const Outputs out = run_in_all_modes(body(true));
+    EXPECT_EQ(out["z_minus_y"], trained["z_minus_y"]);
+    if (last == WeightsMove::to_trained) {
+      EXPECT_EQ(out["master"], trained["master"]);
+      EXPECT_EQ(out["weights"], trained["weights"]);
+      continue;
+    }
+    const Values difference = trained["z_minus_y"], y = trained["master"], kept = out["master"],
+                 rounded_ones = out["weights"];
+    const Values bf = rounded(kept, DType::bf16);
+    for (const StateSpan& span : whole_parameter_spans(table))
+      for (int64_t i = span.offset; i < span.offset + span.elements; ++i) {
+        const auto at = static_cast<size_t>(i);
+        const double s = difference[at] / 9, want = y[at] - s;
+        ASSERT_NEAR(kept[at], want, 0x1p-23 * (std::fabs(want) + 2 * std::fabs(s))) << i;
+        ASSERT_EQ(rounded_ones[at], bf[at]) << i;
+      }
+  }
 }
 
 TEST_P(OptimUpdate, WorksOnThePlainStore) {

@@ -84,9 +84,10 @@ inline PlanRequest with_keys(PlanRequest r, const Offer& offer) {
       r.offload_gradients = value;
     else if (key == "max_grad_norm")
       r.max_grad_norm = static_cast<double>(number);
-    else if (key == "allow")
+    else if (key == "allow") {
       r.bf16_gradients = value.find("bf16_gradients") != std::string::npos;
-    else if (key == "host_memory") {
+      if (value.find("no_master") != std::string::npos) r.model = r.without_master();
+    } else if (key == "host_memory") {
       r.use_host = true;
       r.host_budget = number;
     } else {

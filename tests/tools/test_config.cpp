@@ -397,6 +397,8 @@ TEST(ConfigSchedule, ARateThatIsNeverReachedIsWarnedOf) {
       {"learning_rate: 0", 10, "nothing will be learned: the learning rate is 0 (learning_rate: "},
       {"learning_rate: 1e-60", 10, "nothing will be learned: "},  // as a step takes it
       {"{learning_rate: 0, lr_scheduler_type: constant}", 10, "nothing will be learned: "},
+      {"{optim: schedule_free_adamw, warmup_steps: 4}", 2,
+       "the warm-up takes all of the run's 2 steps"},
       {"warmup_steps: 1", 1, "nothing will be learned: the warm-up takes all of the run's 1 steps"},
       {"warmup_ratio: 1.0", 1, "nothing will be learned: "},
       {"{learning_rate: 0.01, warmup_steps: 4}", 4, "rises to 0.0075 and not to 0.01"},

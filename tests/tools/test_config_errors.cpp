@@ -328,6 +328,26 @@ TEST(ConfigErrors, Contradictions) {
   expect_error("warmup_steps: 10\nwarmup_ratio: 0.1", "warmup_steps or warmup_ratio, not both",
                "warmup_steps: 10 (run.yaml:1), warmup_ratio: 0.1 (run.yaml:2)",
                "leave warmup_ratio out");
+  const std::string free = "optim: schedule_free_adamw\n";
+  expect_error(free + "lr_scheduler_type: cosine",
+               "lr_scheduler_type: constant for an optimizer that averages in place of a schedule",
+               "optim: schedule_free_adamw (run.yaml:1), lr_scheduler_type: cosine (run.yaml:2)",
+               "leave lr_scheduler_type out; warmup_steps is the optimizer's");
+  expect_error(free + "warmup_ratio: 0.1", "warmup_steps as a number of steps for this optimizer",
+               "optim: schedule_free_adamw (run.yaml:1), warmup_ratio: 0.1 (run.yaml:2)",
+               "warmup_steps=100, or leave it out");
+  expect_error(free + "warmup_steps: 5\noptim_args: warmup_steps=6",
+               "warmup_steps once, as a key or in optim_args",
+               "warmup_steps: 5 (run.yaml:2), optim_args: \"warmup_steps=6\" (run.yaml:3)",
+               "leave it out of optim_args");
+  expect_error(free + "precision: bf16\nallow: [no_master]",
+               "parameters in fp32 for an optimizer that goes to its average and back",
+               "optim: schedule_free_adamw (run.yaml:1), allow: [no_master] (run.yaml:3)",
+               "no_master out of allow, or optim=adamw");
+  expect_error("optim: adamw_bf16\nprecision: bf16\noptim_args: use_kahan_summation=true",
+               "the permission no_master for use_kahan_summation, which takes a master's place",
+               "allow: [], optim_args: use_kahan_summation=true (run.yaml:3)",
+               "allow=[no_master] precision=bf16");
   expect_error("min_lr: 0\nmin_lr_ratio: 0.1", "min_lr or min_lr_ratio, not both",
                "min_lr: 0 (run.yaml:1), min_lr_ratio: 0.1 (run.yaml:2)", "leave min_lr_ratio out");
   expect_error("min_lr: 0.1", "min_lr at most learning_rate",
@@ -410,7 +430,7 @@ TEST(ConfigErrors, KeysWithoutEffect) {
     EXPECT_EQ(m.found, found);
     EXPECT_EQ(m.advice, advice);
   };
-  only_with("optim: lion\nadam_epsilon: 1e-6", "adam_epsilon only with optim: adam, adamw ",
+  only_with("optim: lion\nadam_epsilon: 1e-6", "adam_epsilon only with optim: adam, adamw, ",
             "adam_epsilon: 1.0e-06 (run.yaml:2)", "leave adam_epsilon out");
   only_with("optim: sgd\nadam_beta1: 0.8", "adam_beta1 only with optim: adam, adamw, ",
             "adam_beta1: 0.8 (run.yaml:2)", "leave adam_beta1 out");

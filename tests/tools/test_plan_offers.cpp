@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "tests/support/errors.h"
@@ -105,6 +106,47 @@ TEST(SlowPlanOffers, SeveralTogetherWhereTheHostIsShort) {
   EXPECT_TRUE(make_plan(q).fits);
   q.free_bytes -= 4096;
   EXPECT_FALSE(make_plan(q).fits);
+}
+
+// A model of bf16 weights alone, as the permission would have it: where its master is what is too much,
+// with the bytes that its plan has; not beside ranks, a checkpoint's choices or bitwise.
+TEST(SlowPlanOffers, WeightsWithoutAMaster) {
+  const ModelSpec spec = test::tiny_spec(kTiny);
+  const Model model(spec, parse_precision("bf16"));
+  Precision bare = parse_precision("bf16");
+  bare.master = bare.compute;
+  const Model other(spec, bare);
+  const CostModel cost = test::described_device(1e11, 1e10);
+  PlanRequest r = test::host_request(model, cost, 32, 1);
+  r.use_host = false;
+  r.bf16_gradients = true;
+  r.max_grad_norm = 0;
+  r.allow = {"bf16_gradients"};
+  PlanRequest without = r;
+  without.model = &other;
+  without.allow.emplace_back("no_master");
+  const Plan least = make_plan(without);
+  r.without_master = [&] { return &other; };
+  r.budget = r.free_bytes = make_plan(r).minimum_bytes - 1;
+  const auto found = [](const Plan& plan) {
+    const auto at = std::find_if(plan.offers.begin(), plan.offers.end(), [](const Offer& o) {
+      return o.keys == "allow=[bf16_gradients,no_master]";
+    });
+    return at == plan.offers.end() ? std::nullopt : std::optional(*at);
+  };
+  const auto offer = found(make_plan(r));
+  ASSERT_TRUE(offer.has_value());
+  EXPECT_EQ(offer->minimum_bytes, least.minimum_bytes);
+  EXPECT_EQ(offer->effect, "weights rounded to bf16 at random");
+  EXPECT_TRUE(offer->enough);
+  expect_works(r, *offer);
+  for (const auto& close : std::initializer_list<void (*)(PlanRequest&)>{
+           [](PlanRequest& q) { q.bitwise = true; }, [](PlanRequest& q) { q.pinned = true; },
+           [](PlanRequest& q) { q.without_master = nullptr; }}) {
+    PlanRequest q = r;
+    close(q);
+    EXPECT_FALSE(found(make_plan(q)).has_value());
+  }
 }
 
 // What changes no number comes before what does, together as alone.

@@ -17,8 +17,8 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kFormat = 2;
-constexpr int64_t kMostFileBytes = 1 << 20;
+constexpr int64_t kDeviceFormat = 2;
+constexpr int64_t kMostDeviceFileBytes = 1 << 20;
 constexpr const char* kName = "snug device calibration";
 
 // `again`: what to do about a file that is wrong.
@@ -68,8 +68,9 @@ DeviceCalibration parse(const nlohmann::json& j, const std::string& where,
     return positive_number(from, name, at, again);
   };
   if (get_string(j, "format", where, "") != kName ||
-      get_int(j, "format_version", where, 0) != kFormat)
-    fail(ErrorCode::data, fmt::format("a device calibration of version {} in {}", kFormat, where),
+      get_int(j, "format_version", where, 0) != kDeviceFormat)
+    fail(ErrorCode::data,
+         fmt::format("a device calibration of version {} in {}", kDeviceFormat, where),
          "another file", again);
   DeviceCalibration c;
   const nlohmann::json key = part(j, "key", where), roofs = part(j, "roofs", where),
@@ -168,7 +169,7 @@ nlohmann::json device_calibration_json(const DeviceCalibration& c) {
                          {"own", a.own},
                          {"cudnn", a.cudnn < 0 ? nlohmann::json() : nlohmann::json(a.cudnn)}});
   return {{"format", kName},
-          {"format_version", kFormat},
+          {"format_version", kDeviceFormat},
           {"key",
            {{"device", c.key.device},
             {"libraries", c.key.libraries},
@@ -210,7 +211,7 @@ std::optional<DeviceCalibration> read_device_calibration(const std::string& path
   if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
   try {
     DeviceCalibration c =
-        parse(parse_json_file(path, kMostFileBytes), path,
+        parse(parse_json_file(path, kMostDeviceFileBytes), path,
               fmt::format("measure again with snug calibrate device={} --force", device));
     if (c.key == key) return c;
     const std::string other = c.key.device != key.device         ? c.key.device

@@ -357,7 +357,7 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
     h["adam_beta2"] = number(config.adam_beta2);
   }
   if (uses & kUsesEpsilon) h["adam_epsilon"] = number(config.adam_epsilon);
-  if (!find_optimizer(config.optim)->settings.empty())
+  if (!find_optimizer(config.optim)->settings.empty() || !config.optim_args.empty())
     h["optim_args"] =
         config.optim_args.empty() ? "null" : optim_args_text(parse_optim_args(config.optim_args));
   h["param_groups"] = config.param_groups.empty() ? "null" : config.param_groups;
@@ -378,7 +378,9 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
     h[kTime] = number(config.max_time);
   else
     h[kSteps] = std::to_string(total_steps);
-  h["warmup_steps"] = steps(resolve_warmup);
+  h["warmup_steps"] = find_optimizer(config.optim)->keeps_others
+                          ? number(std::max(0.0, config.warmup_steps))
+                          : steps(resolve_warmup);
   const std::string& type = config.lr_scheduler_type;
   const bool wsd = type == "warmup_stable_decay";
   if (wsd) {

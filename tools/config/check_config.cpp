@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "engine/core/error.h"
+#include "optim/kahan.h"
 #include "optim/settings.h"
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
@@ -59,6 +60,11 @@ void check_optim_args(const RunConfig& c) {
     o.name = optimizer_name(c).text();
     o.args = parse_optim_args(c.optim_args);
     make_optimizer(o);
+    if (compensates(o) && !allows(c, "no_master"))
+      fail(ErrorCode::usage,
+           "the permission no_master for use_kahan_summation, which takes a master's place",
+           fmt::format("allow: [{}], optim_args: {}", fmt::join(c.allow, ", "), c.optim_args),
+           allow_text(c.allow, {"no_master"}) + " precision=bf16");
   } catch (const Error& e) {
     fail(e.code(), e.expected(), fmt::format("{} ({})", e.found(), c.where("optim_args")),
          e.advice());
@@ -108,6 +114,28 @@ void no_count_of_steps(const RunConfig& config, Complaints& complaints, std::str
         ErrorCode::usage,
         fmt::format("{} below 1, a share of the time, where max_time alone bounds the run", name),
         quote(config, {name, "max_time"}), fmt::format("{}=0.1, or set max_steps", name));
+}
+
+// Of optimizers whose weights to keep are an average over the run: what takes the place of a schedule.
+void check_schedule_free(const RunConfig& c, Complaints& complaints) {
+  if (c.lr_scheduler_type != "constant")
+    complaints.add(
+        ErrorCode::usage,
+        "lr_scheduler_type: constant for an optimizer that averages in place of a schedule",
+        quote(c, {"optim", "lr_scheduler_type"}),
+        "leave lr_scheduler_type out; warmup_steps is the optimizer's");
+  const bool share = c.warmup_steps > 0 && c.warmup_steps < 1;
+  if (share || c.warmup_ratio > 0)
+    complaints.add(ErrorCode::usage, "warmup_steps as a number of steps for this optimizer",
+                   quote(c, {"optim", share ? "warmup_steps" : "warmup_ratio"}),
+                   "warmup_steps=100, or leave it out");
+  if (c.warmup_steps > 0 && c.optim_args.find("warmup_steps") != std::string::npos)
+    complaints.add(ErrorCode::usage, "warmup_steps once, as a key or in optim_args",
+                   quote(c, {"warmup_steps", "optim_args"}), "leave it out of optim_args");
+  if (allows(c, "no_master"))
+    complaints.add(ErrorCode::usage,
+                   "parameters in fp32 for an optimizer that goes to its average and back",
+                   quote(c, {"optim", "allow"}), "no_master out of allow, or optim=adamw");
 }
 
 // Of warmup_stable_decay: the warm-up and the last phase have room in the run.
@@ -208,8 +236,10 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   const std::string& schedule = c.lr_scheduler_type;
   const bool wsd = schedule == "warmup_stable_decay";
   const bool cosine = schedule == "cosine" || schedule == "cosine_with_restarts";
-  only_if(c, complaints, schedule != "constant", "a lr_scheduler_type that has a warm-up",
-          {"warmup_steps", "warmup_ratio"});
+  const OptimFacts* optimizer = find_optimizer(c.optim);
+  require(optimizer != nullptr, "an optimizer that the key took");
+  only_if(c, complaints, schedule != "constant" || optimizer->keeps_others,
+          "a lr_scheduler_type that has a warm-up", {"warmup_steps", "warmup_ratio"});
   only_if(c, complaints, schedule == "cosine" || schedule == "polynomial" || wsd,
           "lr_scheduler_type cosine, polynomial or warmup_stable_decay",
           {"min_lr", "min_lr_ratio"});
@@ -233,8 +263,7 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   if (wsd && c.num_train_epochs == 0)
     complaints.of([&] { check_phases(c, clock_alone(c) ? kClockSteps : c.max_steps); });
 
-  const OptimFacts* optimizer = find_optimizer(c.optim);
-  require(optimizer != nullptr, "an optimizer that the key took");
+  if (optimizer->keeps_others) check_schedule_free(c, complaints);
   const auto uses = [&](int what) { return (optimizer->uses & what) != 0; };
   only_if(c, complaints, uses(kUsesBetas), optimizers_with(kUsesBetas), {"adam_beta1"});
   // As adam_beta1, and an optimizer's own default, which a resolved file has.
@@ -433,6 +462,13 @@ std::string idle_rates(const RunConfig& c, int64_t total_steps) {
     return fmt::format("nothing will be learned: the learning rate is 0 ({})",
                        quote(c, {"learning_rate"}));
   const int64_t steps = total_steps > 0 ? total_steps : kClockSteps;
+  if (find_optimizer(c.optim)->keeps_others && total_steps > 0 &&
+      c.warmup_steps > static_cast<double>(total_steps))
+    return fmt::format(
+        "the warm-up takes all of the run's {} steps ({}): the learning rate rises "
+        "to {:.4g} and not to {:.4g}",
+        total_steps, quote(c, {"warmup_steps"}),
+        c.learning_rate * static_cast<double>(total_steps) / c.warmup_steps, c.learning_rate);
   if (resolve_warmup(c, steps) < steps) return {};
   const double top =
       c.learning_rate * LearningRateSchedule(schedule_config(c, steps)).factor(steps - 1);

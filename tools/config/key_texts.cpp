@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "layers/ops/pair_losses.h"
+#include "optim/kahan.h"
 #include "optim/settings.h"
 
 namespace snug {
@@ -18,13 +19,32 @@ std::string_view optimizer_refusals() {
 }
 std::string_view optimizer_arguments() {
   static const std::string text = [] {
-    std::string out = "settings of the optimizer's own, by the names of its reference:";
+    std::string out = fmt::format(
+        "settings of the optimizer's own, by the names of its reference; of all whose states rest "
+        "in "
+        "bf16, with the permission no_master, {} (0; 1: a compensation in place of rounding at "
+        "random):",
+        kKahanArgument);
     for (const OptimFacts& f : optimizer_facts()) {
       if (f.settings.empty()) continue;
       out += fmt::format("{} {}", out.back() == ':' ? "" : ";", f.name);
       for (const OptimSetting& s : f.settings)
         out += fmt::format("{} {} ({}; {})", &s == &f.settings.front() ? ":" : ",", s.name,
                            s.standard, s.doc);
+    }
+    return out;
+  }();
+  return text;
+}
+
+std::string_view learning_rate_text() {
+  static const std::string text = [] {
+    std::string out = "the highest learning rate of the schedule; unless set";
+    const char* mark = "";
+    for (const OptimFacts& f : optimizer_facts()) {
+      if (f.defaults.learning_rate <= 0) continue;
+      out += fmt::format("{} {:.1e} of {}", mark, f.defaults.learning_rate, f.name);
+      mark = ",";
     }
     return out;
   }();

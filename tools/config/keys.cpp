@@ -359,7 +359,7 @@ std::vector<Key> make_keys() {
        .doc = optimizer_arguments(), .example = "alpha=0.95,momentum=0.9", .unset = "null"},
       {.name = "learning_rate", .section = "optimizer", .kind = K::number,
        .field = &C::learning_rate,
-       .doc = "the highest learning rate of the schedule; of lion 2.0e-4 unless set",
+       .doc = learning_rate_text(),
        .example = "1.0e-3", .range = kNonNegative, .aliases = "lr"},
       {.name = "lr_scheduler_type", .section = "optimizer", .kind = K::choice,
        .field = &C::lr_scheduler_type, .doc = "how the learning rate goes after the warm-up",

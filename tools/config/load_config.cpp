@@ -455,6 +455,8 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
     if (own.learning_rate > 0 && !config.is_set("learning_rate"))
       config.learning_rate = own.learning_rate;
     if (own.adam_beta2 > 0 && !config.is_set("adam_beta2")) config.adam_beta2 = own.adam_beta2;
+    if (facts->keeps_others && !config.is_set("lr_scheduler_type"))
+      config.lr_scheduler_type = "constant";
   }
   // No more is kept of them.
   if (allows(config, "no_master") && !config.is_set("save_dtype")) config.save_dtype = "bf16";

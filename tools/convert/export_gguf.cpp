@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -9,7 +10,9 @@
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "engine/io/json.h"
 #include "layers/models/family.h"
+#include "layers/models/gguf_family.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
 #include "tools/convert/gguf_tokenizer.h"
@@ -36,11 +39,10 @@ uint32_t file_type(GgufType type) {
   return 0;
 }
 
-// The type of one tensor: vectors and what the family asks for are F32; a row that is no whole
-// number of blocks is F16, as other converters do.
-GgufType type_of(const GgufFamily& family, const std::string& name, const ParamInfo& p,
-                 int64_t width, GgufType wanted) {
-  if (p.shape.rank() < 2 || family.always_f32(name)) return GgufType::F32;
+// The type of one tensor: vectors and positions are F32; a row that is no whole number of blocks is
+// F16, as other converters do.
+GgufType type_of(const std::string& name, const ParamInfo& p, int64_t width, GgufType wanted) {
+  if (p.shape.rank() < 2 || gguf_always_f32(name)) return GgufType::F32;
   if (wanted == GgufType::Q8_0 && width % kQ8Block != 0) return GgufType::F16;
   return wanted;
 }
@@ -71,10 +73,17 @@ bool encode_row(GgufType type, const float* x, int64_t n, uint8_t* out) {
   return good;
 }
 
-void write_tensor(GgufWriter& writer, const GgufSpec& spec, const SafeTensor& tensor,
-                  const ParamInfo& p, const std::string& folder, std::vector<float>& block,
+// A tensor to be written: rows of a parameter.
+struct Item {
+  WeightRows weight;
+  GgufPiece piece;
+  std::string source;  // the folder's tensor
+};
+
+void write_tensor(GgufWriter& writer, const GgufSpec& spec, const Item& item,
+                  const std::string& folder, std::vector<float>& block,
                   std::vector<uint8_t>& encoded) {
-  const WeightRows weight(tensor, p);
+  const WeightRows& weight = item.weight;
   const GgufTypeInfo& info = *gguf_type_info(static_cast<uint32_t>(spec.type));
   const int64_t width = weight.width(), step = weight.block(),
                 row_bytes = width / info.elements * info.bytes;
@@ -84,19 +93,28 @@ void write_tensor(GgufWriter& writer, const GgufSpec& spec, const SafeTensor& te
     encoded.resize(static_cast<size_t>(
         std::max<int64_t>(static_cast<int64_t>(encoded.size()), step * row_bytes)));
   writer.begin(spec.name);
-  for (int64_t first = 0; first < weight.rows(); first += step) {
-    const int64_t n = std::min(step, weight.rows() - first);
-    weight.read(first, n, block.data());
+  for (int64_t first = 0; first < item.piece.rows; first += step) {
+    const int64_t n = std::min(step, item.piece.rows - first);
+    weight.read(item.piece, first, n, block.data());
     if (spec.type == GgufType::F32) {
       writer.append(block.data(), n * width * 4);
       continue;
     }
     for (int64_t r = 0; r < n; ++r)
       if (!encode_row(spec.type, block.data() + r * width, width, encoded.data() + r * row_bytes))
-        fail_range(tensor.name, first + r, spec.type, folder);
+        fail_range(item.source, first + r, spec.type, folder);
     writer.append(encoded.data(), n * row_bytes);
   }
   writer.end();
+}
+
+// What the model is called: as its config says where it came from, else as its folder.
+std::string model_name(const std::string& folder) {
+  const nlohmann::json config = parse_json_file(folder + "/config.json", 1 << 24);
+  std::string from = get_string(config, "_name_or_path", folder + "/config.json", "");
+  while (from.ends_with("/")) from.pop_back();
+  if (from.empty()) from = normal_path(folder);
+  return fs::path(from).filename().string();
 }
 
 }  // namespace
@@ -109,7 +127,8 @@ ExportReport export_gguf(const GgufExport& request) {
   if (!family.gguf)
     fail(ErrorCode::unsupported, "a model family that is written as GGUF",
          fmt::format("{} in {}", source.spec.family, folder), "--to hf");
-  family.gguf->check(source.spec, folder + "/config.json");
+  const std::vector<std::string> said =
+      check_gguf(*family.gguf, source.spec, folder + "/config.json");
   const Tokenizer tokenizer = Tokenizer::load(folder);
   if (tokenizer.vocab_size() > source.spec.V)
     fail(ErrorCode::data,
@@ -122,38 +141,41 @@ ExportReport export_gguf(const GgufExport& request) {
 
   ExportReport report;
   GgufMetadata keys;
-  keys.add("general.architecture", family.gguf->architecture);
+  keys.add("general.architecture", family.gguf->name);
   keys.add("general.type", "model");
-  keys.add("general.name",
-           request.name.empty() ? fs::path(normal_path(folder)).filename().string() : request.name);
+  const std::string name = request.name.empty() ? model_name(folder) : request.name;
+  keys.add("general.name", name);
   keys.add("general.file_type", file_type(request.type));
   keys.add("general.quantization_version", uint32_t{2});
-  family.gguf->metadata(source.spec, keys);
+  add_gguf_keys(*family.gguf, source.spec, keys);
   report.notes = add_gguf_tokenizer(tokenizer, source.spec, request.pre, folder, keys);
+  notes.insert(notes.end(), said.begin(), said.end());
+  for (std::string& note : check_gguf_name(tokenizer, name)) notes.push_back(std::move(note));
   for (std::string& note : unused_tensors(model, files, folder)) notes.push_back(std::move(note));
   for (std::string& note : notes) report.notes.push_back(std::move(note));
 
-  struct Item {
-    int param;
-    const SafeTensor* tensor;
-  };
   std::vector<Item> items;
   std::vector<GgufSpec> specs;
   int64_t kept = 0;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
-    const SafeTensor& tensor = *find_weight(files, model, i, folder).front();
-    const WeightRows weight(tensor, p);
-    for (const std::string& name : family.gguf->names(p, source.spec)) {
-      const GgufType type = type_of(*family.gguf, name, p, weight.width(), request.type);
+    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    const WeightRows weight(tensors, family.pieces(p, source.spec), p);
+    const std::vector<GgufPiece> pieces = gguf_pieces(family, p, source.spec);
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      const GgufPiece& piece = pieces[k];
+      const GgufType type = type_of(piece.name, p, weight.width(), request.type);
       kept += request.type == GgufType::Q8_0 && type == GgufType::F16;
-      specs.push_back({name, type,
-                       p.shape.rank() < 2 ? std::vector<int64_t>{weight.width()}
-                                          : std::vector<int64_t>{weight.rows(), weight.width()}});
-      items.push_back({i, &tensor});
+      specs.push_back({piece.name, type,
+                       p.shape.rank() < 2 ? std::vector<int64_t>{piece.rows}
+                                          : std::vector<int64_t>{piece.rows, weight.width()}});
+      items.push_back({weight, piece, tensors[std::min(k, tensors.size() - 1)]->name});
     }
     report.parameters += p.real_elements();
   }
+  const std::vector<GgufVector> vectors = gguf_vectors(source.spec);
+  for (const GgufVector& vector : vectors)
+    specs.push_back({vector.name, GgufType::F32, {static_cast<int64_t>(vector.values.size())}});
   if (kept > 0)
     report.notes.push_back(fmt::format(
         "{} matrices are F16: their rows are no whole number of Q8_0's blocks of 32", kept));
@@ -162,12 +184,16 @@ ExportReport export_gguf(const GgufExport& request) {
   std::vector<float> block;
   std::vector<uint8_t> encoded;
   for (size_t k = 0; k < items.size(); ++k) {
-    write_tensor(writer, layout.tensors()[k], *items[k].tensor, model.params()[items[k].param],
-                 folder, block, encoded);
+    write_tensor(writer, layout.tensors()[k], items[k], folder, block, encoded);
     for (const SafetensorsReader& file : files.files()) file.drop_pages();
   }
+  for (const GgufVector& vector : vectors) {
+    writer.begin(vector.name);
+    writer.append(vector.values.data(), static_cast<int64_t>(vector.values.size()) * 4);
+    writer.end();
+  }
   writer.commit();
-  report.tensors = static_cast<int64_t>(items.size());
+  report.tensors = static_cast<int64_t>(layout.tensors().size());
   report.bytes = layout.total_bytes();
   return report;
 }

@@ -12,7 +12,7 @@ struct GgufExport {
   std::string model;              // folder with config.json, weights and tokenizer
   std::string output;             // the file; replaced if it is there
   GgufType type = GgufType::F16;  // of the matrices; vectors and positions stay F32
-  std::string name;               // general.name; empty: the folder's
+  std::string name;               // general.name; empty: config.json's, else the folder's
   std::string pre;                // tokenizer.ggml.pre; empty: what the tokenizer has
 };
 

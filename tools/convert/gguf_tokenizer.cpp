@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
+#include <array>
+#include <cctype>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
@@ -17,75 +19,32 @@ namespace {
 
 using nlohmann::json;
 
-struct Rule {
-  const char* name;
-  std::string_view pattern;
-};
-
-constexpr Rule kRules[] = {
-    {"llama-bpe",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    {"qwen2",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    {"gpt-4o",
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-
-// The files of these components were checked when the tokenizer was built.
-json component(const std::string& text) {
-  return json::parse(text, nullptr, false);
-}
-
-bool is_byte_level(const json& j, bool use_regex) {
-  return j.is_object() && j.value("type", "") == "ByteLevel" &&
-         !j.value("add_prefix_space", true) && j.value("use_regex", true) == use_regex;
-}
-
 // The dialogue form of a folder, as newer and older files have it.
 std::string chat_template(const TokenizerSpec& spec, const std::string& folder) {
   const std::string path = folder + "/chat_template.jinja";
   if (file_exists(path)) return read_file(path, 1 << 24);
-  const json config = component(spec.config);
+  const json config = gguf_component(spec.config);
   if (config.is_object() && config.contains("chat_template") && config["chat_template"].is_string())
     return config["chat_template"].get<std::string>();
   return "";
 }
 
-}  // namespace
-
-std::string gguf_splitting_rule(const Tokenizer& tokenizer) {
-  const json pre = component(tokenizer.spec().pre_tokenizer);
-  if (is_byte_level(pre, true)) return "gpt-2";
-  if (!pre.is_object() || pre.value("type", "") != "Sequence") return "";
-  const json steps = pre.value("pretokenizers", json::array());
-  if (steps.size() != 2 || !is_byte_level(steps[1], false)) return "";
-  const json& split = steps[0];
-  if (!split.is_object() || split.value("type", "") != "Split" || !split.contains("pattern") ||
-      !split["pattern"].is_object() || !split["pattern"].contains("Regex"))
-    return "";
-  // These patterns match every character: keeping the matches and dropping what lies between them
-  // are the same.
-  const std::string behavior = split.value("behavior", "");
-  const bool inverted = split.value("invert", false);
-  if (!(behavior == "Isolated" && !inverted) && !(behavior == "Removed" && inverted)) return "";
-  for (const Rule& rule : kRules)
-    if (split["pattern"]["Regex"] == rule.pattern) return rule.name;
-  return "";
+// Of a tokenizer whose words are bytes in a printable alphabet.
+bool byte_level(const TokenizerSpec& spec) {
+  return spec.model == ModelType::bpe &&
+         spec.pre_tokenizer.find("\"ByteLevel\"") != std::string::npos;
 }
 
-std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const ModelSpec& model,
-                                            const std::string& pre, const std::string& folder,
-                                            GgufMetadata& out) {
+// model, pre and what readers do otherwise.
+void add_rule(const Tokenizer& tokenizer, const std::string& pre, GgufMetadata& out,
+              std::vector<std::string>& notes) {
   const TokenizerSpec& spec = tokenizer.spec();
-  std::vector<std::string> notes;
-  // The other models have other keys in the file, which no family written here goes with.
-  if (spec.model != ModelType::bpe || spec.pre_tokenizer.find("\"ByteLevel\"") == std::string::npos)
-    fail(ErrorCode::unsupported, "a byte-level BPE tokenizer for GGUF",
-         fmt::format("one of another kind in {}", spec.origin),
-         "--to hf keeps the tokenizer as it is");
   const std::string found = gguf_splitting_rule(tokenizer);
   if (pre.empty() && found.empty())
     fail(ErrorCode::unsupported,
-         "a splitting rule that GGUF has a name for: that of GPT-2, Llama 3, Qwen 2 or o200k",
+         "a splitting rule that GGUF has a name for: that of GPT-2, SmolLM, Llama 3, Qwen 2, o200k "
+         "or "
+         "Tekken",
          fmt::format("another one in {}", spec.origin),
          "--pre NAME names the one to use, if your reader has it");
   if (!pre.empty() && pre != found)
@@ -93,13 +52,17 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
                                 pre, found.empty() ? "none that has a name" : found));
   const std::string& rule = pre.empty() ? found : pre;
   // llama.cpp goes by the rule's name. Of rules we do not have nothing is known.
-  const bool known = rule == "gpt-2" || std::any_of(std::begin(kRules), std::end(kRules),
-                                                    [&](const Rule& r) { return r.name == rule; });
-  if (known && spec.ignore_merges != (rule == "llama-bpe"))
+  const GgufSplitting splitting = gguf_splitting_of(rule);
+  if (splitting.known && spec.ignore_merges != splitting.whole_words)
     notes.push_back(fmt::format(
         "the tokenizer has ignore_merges {}, llama.cpp with {} {}: ids of some words may differ",
-        spec.ignore_merges, rule, !spec.ignore_merges));
-  const json normalizer = component(spec.normalizer);
+        spec.ignore_merges, rule, splitting.whole_words));
+  if (splitting.ascii_case)
+    notes.push_back(fmt::format(
+        "llama.cpp with {} knows the case of ASCII letters alone: ids of some words in other "
+        "letters may differ",
+        rule));
+  const json normalizer = gguf_component(spec.normalizer);
   if (normalizer.is_object()) {
     const std::string type = normalizer.value("type", "");
     if (type != "NFC")
@@ -108,33 +71,113 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
            "programs that read GGUF do not normalise; keep the Hugging Face folder");
     notes.emplace_back("the tokenizer's NFC is not part of GGUF: give readers text in that form");
   }
-
   out.add("tokenizer.ggml.model", "gpt2");
   out.add("tokenizer.ggml.pre", rule);
+}
+
+// Texts and types of V ids: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
+void add_tokens(const Tokenizer& tokenizer, int64_t V, bool pieces, GgufMetadata& out) {
+  const TokenizerSpec& spec = tokenizer.spec();
   std::unordered_map<int32_t, const AddedToken*> added;
   for (const AddedToken& token : spec.added) added.emplace(token.id, &token);
-  // 1 normal, 3 control, 4 user defined, 5 unused.
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
-  for (int64_t i = 0; i < model.V; ++i) {
+  std::unordered_set<std::string> seen;  // llama.cpp ends itself where two tokens have one text
+  for (int64_t i = 0; i < V; ++i) {
     const auto id = static_cast<int32_t>(i);
     const auto at = added.find(id);
-    if (at != added.end()) {
+    const std::string_view text = i < tokenizer.vocab_size() ? tokenizer.token_text(id) : "";
+    if (pieces && text == spec.unk_token && !text.empty()) {
+      tokens.emplace_back(text);
+      types.push_back(2);
+    } else if (at != added.end()) {
       tokens.push_back(at->second->content);
       types.push_back(at->second->special ? 3 : 4);
-      continue;
+    } else {
+      tokens.push_back(text.empty() ? fmt::format("[PAD{}]", i) : std::string(text));
+      types.push_back(text.empty() ? 5 : pieces && is_byte_token(text) ? 6 : 1);
     }
-    const std::string_view text = i < tokenizer.vocab_size() ? tokenizer.token_text(id) : "";
-    tokens.push_back(text.empty() ? fmt::format("[PAD{}]", i) : std::string(text));
-    types.push_back(text.empty() ? 5 : 1);
+    if (!seen.insert(tokens.back()).second)
+      fail(ErrorCode::data, "a text of its own for every token",
+           fmt::format("two with \"{}\" in {}", tokens.back(), spec.origin),
+           "take one of them out of the tokenizer");
   }
-  std::vector<std::string> merges;
-  merges.reserve(spec.merges.size());
-  for (const auto& [left, right] : spec.merges)
-    merges.push_back(fmt::format("{} {}", tokenizer.token_text(left), tokenizer.token_text(right)));
   out.add("tokenizer.ggml.tokens", tokens);
   out.add("tokenizer.ggml.token_type", types);
-  out.add("tokenizer.ggml.merges", merges);
+}
+
+// What llama.cpp takes a model of Phi-3 by, and the tokens it then looks for: of these all but the first
+// keep the blanks behind them, and every other special token takes them.
+constexpr std::array<std::string_view, 2> kPhiNames = {"phi-3", "phi3"};
+constexpr std::array<std::string_view, 4> kPhiTokens = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
+
+}  // namespace
+
+json gguf_component(const std::string& text) {
+  return json::parse(text, nullptr, false);
+}
+
+std::vector<std::string> check_gguf_name(const Tokenizer& tokenizer, const std::string& name) {
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool phi = std::any_of(kPhiNames.begin(), kPhiNames.end(), [&](std::string_view part) {
+    return lower.find(part) != std::string::npos;
+  });
+  for (const std::string_view text : kPhiTokens)
+    if (phi && !tokenizer.token_to_id(text))
+      fail(ErrorCode::usage,
+           "a name without phi3 or phi-3, by which llama.cpp takes the tokenizer for Phi-3's",
+           fmt::format("\"{}\" and a tokenizer without {} in {}", name, text,
+                       tokenizer.spec().origin),
+           "--name with another");
+  std::string others;
+  for (const AddedToken& token : tokenizer.spec().added) {
+    const bool takes = phi && std::find(kPhiTokens.begin() + 1, kPhiTokens.end(), token.content) ==
+                                  kPhiTokens.end();
+    if (token.lstrip || token.single_word || token.rstrip != takes)
+      others += fmt::format("{}{}", others.empty() ? "" : ", ", token.content);
+  }
+  if (others.empty()) return {};
+  return {
+      fmt::format("GGUF does not say which tokens take the blanks beside them, and llama.cpp does "
+                  "it otherwise for {}: ids "
+                  "there may differ",
+                  others)};
+}
+
+std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const ModelSpec& model,
+                                            const std::string& pre, const std::string& folder,
+                                            GgufMetadata& out) {
+  const TokenizerSpec& spec = tokenizer.spec();
+  std::vector<std::string> notes;
+  const bool pieces = !byte_level(spec);
+  if (pieces) {
+    GgufPieces own = gguf_pieces_of(tokenizer);
+    if (!pre.empty())
+      fail(ErrorCode::usage, "--pre for a tokenizer whose words are bytes",
+           fmt::format("--pre {} and one of pieces in {}", pre, folder), "leave --pre out");
+    if (own.space_before && !own.always)
+      notes.push_back(fmt::format(
+          "this tokenizer puts no space before a text that begins with one{}; llama.cpp does",
+          own.again_after ? "" : ", nor after special tokens inside a text"));
+    own.scores.resize(static_cast<size_t>(model.V), 0.0f);
+    out.add("tokenizer.ggml.model", "llama");
+    out.add("tokenizer.ggml.pre", "default");
+    out.add("tokenizer.ggml.scores", own.scores);
+    out.add("tokenizer.ggml.add_space_prefix", own.space_before);
+  } else {
+    add_rule(tokenizer, pre, out, notes);
+  }
+  add_tokens(tokenizer, model.V, pieces, out);
+  if (!pieces) {
+    std::vector<std::string> merges;
+    merges.reserve(spec.merges.size());
+    for (const auto& [left, right] : spec.merges)
+      merges.push_back(
+          fmt::format("{} {}", tokenizer.token_text(left), tokenizer.token_text(right)));
+    out.add("tokenizer.ggml.merges", merges);
+  }
   const auto role = [&](const char* key, std::optional<int32_t> id) {
     if (id) out.add(fmt::format("tokenizer.ggml.{}_token_id", key), static_cast<uint32_t>(*id));
   };
@@ -145,24 +188,30 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
     bos = static_cast<int32_t>(model.bos_token);
   if (!eos && !stops.empty()) eos = stops.front();
   if (!eos)
-    notes.emplace_back(
+    notes.push_back(fmt::format(
         "neither the tokenizer nor the model says which token ends a text: llama.cpp then takes "
-        "11");
-  std::string more;
+        "{}",
+        pieces ? 2 : 11));
+  // llama.cpp ends a text at each of three.
+  std::vector<int32_t> others;
   for (const int32_t id : stops)
-    if (id != eos) more += fmt::format("{}{}", more.empty() ? "" : ", ", id);
+    if (id != eos) others.push_back(id);
+  std::string more;
+  for (size_t k = 2; k < others.size(); ++k)
+    more += fmt::format("{}{}", more.empty() ? "" : ", ", others[k]);
   if (!more.empty())
-    notes.push_back(
-        fmt::format("the model stops at {} as well; the file names one token that ends a text, {}",
-                    more, *eos));
+    notes.push_back(fmt::format(
+        "the model stops at {} as well; the file names three tokens that end a text, {}, {} and {}",
+        more, *eos, others[0], others[1]));
   role("bos", bos);
   role("eos", eos);
-  role("eot", eos);
+  role("eot", others.empty() ? eos : others[0]);
+  if (others.size() > 1) role("eom", others[1]);
   role("unknown", tokenizer.unk_id());
   role("padding", tokenizer.pad_id());
   // What the configuration says, else what the post-processor puts around a text. bos is said also
   // when false: some splitting rules have another default.
-  const json config = component(spec.config);
+  const json config = gguf_component(spec.config);
   const int32_t a_text = -1;
   std::vector<int32_t> around = tokenizer.with_special_tokens({&a_text, 1}).ids;
   if (around.empty()) around = {a_text};  // a post-processor may leave the text itself out

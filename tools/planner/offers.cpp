@@ -98,12 +98,12 @@ std::string half_length(PlanRequest& r) {
 }
 
 // What becomes of the numbers, the least first.
-enum class Effect { none, order, rounded, unclipped, samples };
-constexpr Effect kEffects[] = {Effect::none, Effect::order, Effect::rounded, Effect::unclipped,
-                               Effect::samples};
-constexpr const char* kTexts[] = {"the same numbers", "another order of sums",
-                                  "gradients rounded to bf16", "gradients not clipped",
-                                  "other samples"};
+enum class Effect { none, order, rounded, weights, unclipped, samples };
+constexpr Effect kEffects[] = {Effect::none,    Effect::order,     Effect::rounded,
+                               Effect::weights, Effect::unclipped, Effect::samples};
+constexpr const char* kTexts[] = {"the same numbers",          "another order of sums",
+                                  "gradients rounded to bf16", "weights rounded to bf16 at random",
+                                  "gradients not clipped",     "other samples"};
 const char* text_of(Effect e) {
   return kTexts[static_cast<size_t>(e)];
 }
@@ -243,6 +243,14 @@ const Row kRows[] = {
        return pinned ? allow(r, {"gradients", "bf16_gradients"}) : allow(r, {"bf16_gradients"});
      },
      Effect::rounded},
+    // A checkpoint has a master or none.
+    {[](PlanRequest& r) -> std::string {
+       if (r.bitwise || r.pinned || r.ranks > 1 || !r.without_master) return "";
+       r.model = r.without_master();
+       r.without_master = nullptr;
+       return allow(r, {"no_master"});
+     },
+     Effect::weights},
     // Ranks that share more than they were told to.
     {[](PlanRequest& r) -> std::string {
        if (r.ranks == 1 || r.zero >= 3) return "";
@@ -314,7 +322,7 @@ class Combination {
       keys.insert(keys.begin(), {"cuda_graphs", "auto"});
     keys_ = std::move(keys);
     changed_ = std::move(r);
-    PlanSearch search(changed_, recordings_);
+    PlanSearch search(changed_, recordings());
     least_ = search.least();
     runtime_ = runtime_bytes_of(changed_);
     // By bounds of both arenas: what no bound allows is not packed.
@@ -357,6 +365,10 @@ class Combination {
   }
 
  private:
+  // What was recorded of one model is nothing to another.
+  const std::shared_ptr<Recordings>& recordings() const {
+    return changed_.model == request_.model ? recordings_ : of_other_model_;
+  }
   bool fits(int64_t engine, int64_t host) const {
     Plan p;
     p.place = changed_.settings.target;
@@ -369,7 +381,7 @@ class Combination {
   // The smallest that the host has room for, as make_plan finds it.
   void pack() {
     if (packed_) return;
-    PlanSearch search(changed_, recordings_);
+    PlanSearch search(changed_, recordings());
     for (const PlanSearch::Choice& c : least_) {
       const bool good = packed_ && fits(packed_->engine, packed_->host);
       if (good && c.engine_bytes >= packed_->engine) break;
@@ -382,7 +394,7 @@ class Combination {
   }
 
   const PlanRequest& request_;
-  std::shared_ptr<Recordings> recordings_;
+  std::shared_ptr<Recordings> recordings_, of_other_model_ = std::make_shared<Recordings>();
   std::vector<size_t> used_;
   std::set<Effect> effects_;
   std::vector<std::pair<std::string, std::string>> keys_;

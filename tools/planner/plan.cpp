@@ -14,6 +14,7 @@
 #include "engine/device/device.h"
 #include "engine/seams/weight_codes.h"
 #include "engine/simt/emu.h"
+#include "optim/kahan.h"
 #include "parallel/rank_comm.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/offers.h"
@@ -230,6 +231,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.runtime_bytes = runtime_bytes_of(r);
   plan.parameters = r.model->params().real_elements();
   plan.no_master = no_master(r.model->precision());
+  plan.compensated = plan.no_master && compensates(r.optimizer);
   if (r.global_batch > 0)
     plan.resting_states = resting_text(*make_optimizer(r.optimizer), r.model->params());
   plan.model_text =

@@ -1,6 +1,7 @@
 // Plan: what a run will do to memory, decided and known to the byte before anything is reserved.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -107,6 +108,9 @@ struct PlanRequest {
   ComputesOn computes_on;         // on this machine's GPU
   std::string attention_why;      // what attn_implementation: auto chose and by what; or empty
   std::string attention_yielded;  // that of cuDNN, where the budget has no room for it; or empty
+  // The same model as the permission no_master would have it, always the same one, made when it is first
+  // asked for; empty: the permission is given, or nothing that could be. Of offers alone.
+  std::function<const Model*()> without_master;
 };
 
 // Samples of an optimizer step: what global_batch_size counts.
@@ -180,6 +184,7 @@ struct Plan {
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;      // "gpt2 124.44M parameters"
   bool no_master = false;      // bf16 weights are all there is of parameters
+  bool compensated = false;    // but for a compensation among the states (optim/kahan.h)
   std::string resting_states;  // how the optimizer's rest, unless all in fp32: resting_text()
   int64_t parameters = 0;      // those
   PlanFacts made_for;

@@ -253,7 +253,9 @@ std::string plan_sentence(const Plan& plan) {
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
-    if (plan.no_master) s += ", bf16 weights without a master, rounded at random";
+    if (plan.no_master)
+      s += plan.compensated ? ", bf16 weights without a master, with a compensation"
+                            : ", bf16 weights without a master, rounded at random";
     if (!plan.resting_states.empty())
       s += fmt::format(", optimizer states in {}", plan.resting_states);
     if (d.update_in_backward) s += ", layers updated as backward leaves them";

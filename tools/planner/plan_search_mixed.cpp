@@ -13,7 +13,7 @@ namespace {
 
 // Of one layer, and configurations of one budget that are solved: beyond both the bound is the
 // Lagrangian one.
-constexpr int64_t kLabels = 150;
+constexpr int64_t kMixedLabels = 150;
 // Where backward updates, what the update's copies take is left out of the bound, so that it drops
 // few labels: fewer are kept from the start.
 constexpr int64_t kUpdateLabels = 30;
@@ -123,7 +123,7 @@ const PlanSearch::Mixed& PlanSearch::mixed(int64_t room) {
     const double target = m.choice.feasible ? m.choice.step_seconds : most;
     const LinkedSolution s =
         solve_linked(*open.problem, (target / kAway - c.outside) / c.micro_steps,
-                     c.decisions.update_in_backward ? kUpdateLabels : kLabels);
+                     c.decisions.update_in_backward ? kUpdateLabels : kMixedLabels);
     m.bound = std::min(m.bound, kAway * (c.outside + c.micro_steps * s.bound));
     if (!s.feasible) continue;
     Choice choice = choice_of(c, s);

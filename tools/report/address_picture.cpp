@@ -12,11 +12,11 @@
 namespace snug {
 namespace {
 
-constexpr int kHeight = 380;
-constexpr double kVisible = 0.5;      // units of the picture
+constexpr int kMapHeight = 380;
+constexpr double kMapVisible = 0.5;   // units of the picture
 constexpr size_t kRectangles = 3500;  // drawn one by one; the rest is merged
 constexpr double kCell = 2;           // of the raster of merged tensors
-constexpr size_t kTableRows = 60;
+constexpr size_t kMapRows = 60;
 
 struct Box {
   const TensorRecord* tensor = nullptr;
@@ -36,9 +36,9 @@ std::vector<Box> boxes_of(const Plan& plan, const StepView& view, int64_t floor)
     const TensorRecord& t = p.tensors[k];
     if (t.bytes <= 0 || to <= from || !in_device_arena(t)) return;
     const int64_t address = address_of(p, k);
-    const double height = kHeight * static_cast<double>(t.bytes) / shown;
+    const double height = kMapHeight * static_cast<double>(t.bytes) / shown;
     list.push_back({&t, &p, k, address, from * Plot::kWidth,
-                    kHeight * (1 - static_cast<double>(address - floor) / shown) - height,
+                    kMapHeight * (1 - static_cast<double>(address - floor) / shown) - height,
                     (to - from) * Plot::kWidth, height});
   };
   for (int i = 0; i < schedule.size(); ++i) {
@@ -101,7 +101,7 @@ std::string rectangle(const Box& b) {
 // Tensors too small to see, as cells of the picture that are at least half covered by them.
 std::string merged(const std::vector<Box>& small) {
   const auto columns = static_cast<int>(Plot::kWidth / kCell),
-             rows = static_cast<int>(kHeight / kCell);
+             rows = static_cast<int>(kMapHeight / kCell);
   std::vector<float> cover(static_cast<size_t>(columns * rows), 0.0f);
   std::vector<uint8_t> category(cover.size(), 0);
   for (const Box& b : small) {
@@ -141,7 +141,7 @@ std::string tensors_table(std::vector<Box> boxes) {
   std::stable_sort(boxes.begin(), boxes.end(),
                    [](const Box& a, const Box& b) { return a.tensor->bytes > b.tensor->bytes; });
   const size_t all = boxes.size();
-  boxes.resize(std::min(kTableRows, all));
+  boxes.resize(std::min(kMapRows, all));
   std::string out = fmt::format(
       "<details><summary>The largest tensors as a table</summary><div class=\"scroll\"><table>"
       "<caption>{} of {} tensors</caption><thead><tr><th scope=\"col\">tensor</th>"
@@ -174,17 +174,17 @@ std::string address_picture(const Plan& plan, const StepView& view) {
   // Where residents fill nearly all, the picture begins above the root's.
   const int64_t floor = view.crowding_residents() > 0 ? plan.schedule.at(0).end() : 0;
   std::vector<Box> boxes = boxes_of(plan, view, floor);
-  Plot plot(kHeight, fmt::format("Address map: {} tensors in an arena of {}.", boxes.size(),
-                                 human_bytes(plan.engine_bytes)));
+  Plot plot(kMapHeight, fmt::format("Address map: {} tensors in an arena of {}.", boxes.size(),
+                                    human_bytes(plan.engine_bytes)));
   const auto shown = static_cast<double>(std::max<int64_t>(1, plan.engine_bytes - floor));
   for (const int64_t t : byte_ticks(plan.engine_bytes - floor, 6))
-    plot.y_tick(kHeight * (1 - static_cast<double>(t) / shown),
+    plot.y_tick(kMapHeight * (1 - static_cast<double>(t) / shown),
                 (floor > 0 ? "+" : "") + byte_tick_text(t));
 
   std::vector<Box> large, small;
   for (const Box& b : boxes)
     if (b.address >= floor)
-      (b.width >= kVisible && b.height >= kVisible ? large : small).push_back(b);
+      (b.width >= kMapVisible && b.height >= kMapVisible ? large : small).push_back(b);
   std::stable_sort(large.begin(), large.end(), [](const Box& a, const Box& b) {
     return a.width * a.height > b.width * b.height;
   });
@@ -194,9 +194,9 @@ std::string address_picture(const Plan& plan, const StepView& view) {
   }
   plot.shape(merged(small));
   for (const Box& b : large) plot.shape(rectangle(b));
-  draw_segments(plot, view, kHeight);
+  draw_segments(plot, view, kMapHeight);
   plot.shape("<rect id=\"mark\" class=\"mark\" x=\"0\" y=\"0\" width=\"0\" height=\"0\"/>" +
-             cursor_line(kHeight));
+             cursor_line(kMapHeight));
   plot.x_title(axis_title(view));
   // The script makes it a thing to walk in, tensor by tensor.
   std::string out = plot.html("map", "id=\"map\"");

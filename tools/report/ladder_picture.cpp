@@ -11,7 +11,7 @@
 namespace snug {
 namespace {
 
-constexpr int kHeight = 220;
+constexpr int kLadderHeight = 220;
 
 std::string rate_text(double rate) {
   return fmt::format("{:.{}f}", rate, rate < 100 ? 1 : 0);
@@ -42,12 +42,12 @@ std::string ladder_picture(const std::vector<ReportRung>& ladder) {
   const double top = fastest * 1.12;
   const auto px = [&](int64_t bytes) { return (static_cast<double>(bytes) - x0) / (x1 - x0); };
   const auto py = [&](double rate) {
-    return kHeight * (1 - (std::isfinite(rate) ? rate : 0) / top);
+    return kLadderHeight * (1 - (std::isfinite(rate) ? rate : 0) / top);
   };
 
   const auto current =
       std::find_if(ladder.begin(), ladder.end(), [](const ReportRung& r) { return r.current; });
-  Plot plot(kHeight,
+  Plot plot(kLadderHeight,
             fmt::format("Predicted tokens a second against the budget, {} rungs from {} to {}.",
                         ladder.size(), human_bytes(ladder.front().budget),
                         human_bytes(ladder.back().budget)));

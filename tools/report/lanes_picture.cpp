@@ -11,7 +11,7 @@ namespace snug {
 namespace {
 
 constexpr int kLane = 26;
-constexpr double kVisible = 0.4;  // units of the picture; neighbours nearer than this are one
+constexpr double kLaneVisible = 0.4;  // units of the picture; neighbours nearer than this are one
 
 struct Run {
   double from = 0, to = 0, seconds = 0;
@@ -30,7 +30,7 @@ std::vector<Run> runs_of(const StepView& view, int stream, int (*stream_of)(cons
       if (stream_of(p.ops[k]) != stream) continue;
       const double from = s.x_at(s.spans[k].begin) * Plot::kWidth;
       const double to = s.x_at(s.spans[k].end) * Plot::kWidth;
-      if (!open || from > runs.back().to + kVisible)
+      if (!open || from > runs.back().to + kLaneVisible)
         runs.push_back({from, to, 0, 0, 0, op_label(p.ops[k]), ""});
       open = true;
       Run& run = runs.back();
@@ -71,7 +71,7 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
           "<rect class=\"lane{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}: {}{}\n"
           "{} ops, {}{} bytes</title></rect>\n",
           stream % 3, coordinate(run.from), coordinate(y),
-          coordinate(std::max(kVisible, run.to - run.from)), kLane - 8, lane_name(stream),
+          coordinate(std::max(kLaneVisible, run.to - run.from)), kLane - 8, lane_name(stream),
           escape_html(run.first), run.ops > 1 ? " to " + escape_html(run.last) : "", run.ops,
           timed ? short_seconds(run.seconds) + ", " : "", grouped(run.bytes)));
     }

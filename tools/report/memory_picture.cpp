@@ -13,9 +13,9 @@
 namespace snug {
 namespace {
 
-constexpr int kHeight = 380;
+constexpr int kMomentsHeight = 380;
 constexpr size_t kHolders = 12;
-constexpr size_t kTableRows = 40;
+constexpr size_t kMomentRows = 40;
 
 // The outline of a band: along its top to the right, along its bottom back.
 std::string band_path(const std::vector<double>& bottom, const std::vector<double>& top) {
@@ -158,8 +158,8 @@ std::string moments_table(const StepView& view) {
   const auto before = [](const StepMoment& a, const StepMoment& b) {
     return a.segment != b.segment ? a.segment < b.segment : a.state < b.state;
   };
-  for (size_t k = 0; k < std::min(kTableRows, n); ++k)
-    moments.push_back(view.columns[k * n / std::min(kTableRows, n)].moment);
+  for (size_t k = 0; k < std::min(kMomentRows, n); ++k)
+    moments.push_back(view.columns[k * n / std::min(kMomentRows, n)].moment);
   moments.push_back(view.peak);
   std::sort(moments.begin(), moments.end(), before);
   moments.erase(std::unique(moments.begin(), moments.end(),
@@ -294,19 +294,22 @@ std::string memory_picture(const Plan& plan, const StepView& view) {
   const bool show_room = room > 0 && room <= 2 * highest;
   auto top = static_cast<double>(highest) * 1.08;
   if (show_room) top = std::max(top, static_cast<double>(room) * 1.08);
-  const auto y = [&](int64_t bytes) { return kHeight * (1 - static_cast<double>(bytes) / top); };
+  const auto y = [&](int64_t bytes) {
+    return kMomentsHeight * (1 - static_cast<double>(bytes) / top);
+  };
 
-  Plot plot(kHeight, fmt::format("Memory over one step. The peak is {} in {}; the arena is {}.",
-                                 human_bytes(sum_of(view.bytes_at(view.peak))),
-                                 place_of(view, view.peak), human_bytes(plan.engine_bytes)));
+  Plot plot(kMomentsHeight,
+            fmt::format("Memory over one step. The peak is {} in {}; the arena is {}.",
+                        human_bytes(sum_of(view.bytes_at(view.peak))), place_of(view, view.peak),
+                        human_bytes(plan.engine_bytes)));
   for (const int64_t t : byte_ticks(static_cast<int64_t>(top), 7))
     plot.y_tick(y(t), byte_tick_text(t));
 
-  draw_bands(plot, view, y, true, kHeight);
+  draw_bands(plot, view, y, true, kMomentsHeight);
   const double peak = view.x_of(view.peak) * Plot::kWidth;
   plot.shape(fmt::format("<line class=\"peakline\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
-                         coordinate(peak), kHeight));
-  plot.shape(cursor_line(kHeight));
+                         coordinate(peak), kMomentsHeight));
+  plot.shape(cursor_line(kMomentsHeight));
 
   plot.shape(level_line(y(plan.engine_bytes), "arena"));
   plot.overlay(level_label(

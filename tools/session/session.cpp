@@ -66,6 +66,10 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
       schedule_.add(Name("micro_first"), root_, false);
       schedule_.add(Name("micro_next"), root_, false);
       schedule_.add(Name("update"), root_, false);
+      if (optimizer_->keeps_others()) {
+        schedule_.add(Name("to_kept"), root_, false);
+        schedule_.add(Name("to_trained"), root_, false);
+      }
     }
     if (decisions.eval_batch > 0) schedule_.add(Name("eval"), root_, false);
     if (decisions.save) schedule_.add(Name("save"), root_, false);
@@ -82,6 +86,8 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   micro_first_ = schedule_.find("micro_first");
   micro_next_ = schedule_.find("micro_next");
   update_ = schedule_.find("update");
+  to_kept_ = schedule_.find("to_kept");
+  to_trained_ = schedule_.find("to_trained");
   eval_ = schedule_.find("eval");
   save_ = schedule_.find("save");
   generate_ = schedule_.find("generate");
@@ -113,6 +119,10 @@ void Session::open() {
     micro(true);
     micro(false);
     update();
+  }
+  if (to_kept_ >= 0) {
+    move_weights(WeightsMove::to_kept);
+    move_weights(WeightsMove::to_trained);
   }
   if (eval_ >= 0) evaluate();
   // What is written where is nothing to the record.
@@ -318,6 +328,7 @@ void Session::load() {
     stores_->load(ctx_);
     if (packed_) packed_->pack(ctx_, stores_->weights(), true);
   });
+  kept_ = true;  // whatever a warm-up left
 }
 
 void Session::begin_window(uint64_t seed, int64_t step, int64_t trained_tokens) {
@@ -427,6 +438,10 @@ void Session::micro(bool first_of_window) {
   const Extent used = this->used(B);
   require(!stores_->updates_in_backward() || first_of_window || ctx_.planning(),
           "one micro-step a window, to update in backward");
+  if (kept_ && !ctx_.planning()) {
+    if (to_trained_ >= 0) move_weights(WeightsMove::to_trained);
+    kept_ = false;
+  }
   stores_->begin(first_of_window);
   send_batch();
   ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
@@ -462,6 +477,27 @@ void Session::update() {
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
   device_ahead_ = true;
+}
+
+void Session::keep_weights() {
+  if (!kept_ && to_kept_ >= 0) move_weights(WeightsMove::to_kept);
+  kept_ = true;
+}
+
+// Whatever the last step found: the state of steps is as it was when this is done.
+void Session::move_weights(WeightsMove where) {
+  StepState saved{};
+  if (!ctx_.planning()) {
+    saved = state();
+    state().found_inf = 0;
+    send_state();
+  }
+  ctx_.program(schedule_, where == WeightsMove::to_kept ? to_kept_ : to_trained_, [&] {
+    optimizer_->move(ctx_, stores_->targets(), stores_->states(), state_, where);
+    stores_->share(ctx_);
+    if (packed_) packed_->pack(ctx_, stores_->weights(), false);
+  });
+  if (!ctx_.planning()) state() = saved;
 }
 
 void Session::evaluate() {

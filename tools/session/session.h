@@ -10,6 +10,7 @@
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
 //   ├ update     gradient norm, clipping, optimizer, packed copies, loss scale
+//   ├ to_kept, to_trained   of optimizers that keep other weights than they train: there and back
 //   ├ eval       forward and loss of one evaluation batch
 //   ├ save       weights to a model folder, through a staging block
 //   └ generate   KV cache, logits
@@ -216,6 +217,11 @@ class Session : private CodeSink {
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
   void micro(bool first_of_window);
   void update();
+  // Of an optimizer that keeps other weights than it trains (Optimizer::keeps_others), all ranks alike:
+  // the weights become those to evaluate and to save, until the next micro() takes them back, to the
+  // bits they had. A session begins with the kept ones, whose averages begin there or were loaded.
+  // Nothing with other optimizers, or where they are the kept ones already.
+  void keep_weights();
   void evaluate();
   // Feeds prompt() at state().position to one row of the cache. What it writes at a position is
   // seen by later positions only once these are fed, so the end of a chunk may be padding that is
@@ -265,6 +271,7 @@ class Session : private CodeSink {
     stores_->coded()->put(ctx_, param, k, bytes);
   }
   void make_save_room();
+  void move_weights(WeightsMove where);
 
   const Model& model_;
   Decisions decisions_;
@@ -284,11 +291,12 @@ class Session : private CodeSink {
   Extent extent_;  // that use() left for the next program; no windows: as planned
   // Of the two StepStates: the host's has news for the device, the device's has some for the host.
   bool host_ahead_ = false, device_ahead_ = false;
+  bool kept_ = true;  // whether the weights are those to keep
   KvCache cache_;
   std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
   int root_ = -1, code_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
-      eval_ = -1, save_ = -1;
+      to_kept_ = -1, to_trained_ = -1, eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
 

@@ -94,7 +94,12 @@ OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model, boo
   }
   if (uses & kUsesEpsilon) o.adam_epsilon = config.adam_epsilon;
   o.args = parse_optim_args(config.optim_args);
+  if (name.facts->keeps_others && config.warmup_steps > 0)
+    o.args.emplace_back("warmup_steps", config.warmup_steps);
   add_groups(o, config, model.params());
+  if (name.facts->note)
+    if (const std::string note = name.facts->note(o); !note.empty())
+      tell(stderr, "Note: optim: {} ({}).\n", note, config.where("optim"));
   return o;
 }
 

@@ -11,6 +11,7 @@
 #include "layers/models/freeze.h"
 #include "layers/models/weights.h"
 #include "layers/ops/attention_cudnn.h"
+#include "optim/settings.h"
 #include "tools/calibrate/calibrated_cost.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/config/check_config.h"
@@ -301,11 +302,21 @@ RunSetup make_setup(RunConfig config, bool looks) {
   if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
   Precision precision = parse_precision(tf32 ? "fp32" : config.precision);
   if (allows(config, "no_master")) precision.master = precision.compute;
+  const auto frozen_by = s.peft ? peft.frozen : frozen.says;
   s.model = std::make_unique<Model>(spec, precision, s.peft ? peft.frozen : std::move(frozen.says),
                                     peft.adapters, static_cast<int>(config.ranks), peft.codes);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
+  if (precision.compute == DType::bf16 && precision.separate_master() &&
+      !find_optimizer(config.optim)->keeps_others)
+    r.without_master = [=, adapters = peft.adapters, codes = peft.codes,
+                        made = std::make_shared<std::unique_ptr<Model>>()] {
+      Precision other = precision;
+      other.master = other.compute;
+      if (!*made) *made = std::make_unique<Model>(spec, other, frozen_by, adapters, 1, codes);
+      return made->get();
+    };
   r.optimizer = optimizer_setup(config, *s.model, s.model_folder.empty());
   r.paged_states = pages_states(config);
   r.ranks = static_cast<int>(config.ranks);

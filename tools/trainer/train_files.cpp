@@ -138,6 +138,11 @@ bool TrainRun::sample() {
 void TrainRun::save() {
   require_own_output();
   if (saved_step_ == at_.step) return;
+  session_->keep_weights();
+  // Weights that move between steps move outside of any collective: nobody reads another's shard before
+  // all have moved theirs, or moves on before the gate of the checkpoint stands.
+  const bool moves = session_->optimizer().keeps_others();
+  if (moves) meet("the weights to keep");
   if (checkpoints_) tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
@@ -146,6 +151,7 @@ void TrainRun::save() {
   }
   if (!checkpoints_) {  // rank 0 writes it of all
     saved_step_ = at_.step;
+    if (moves) meet("a checkpoint that began");
     return;
   }
   RunPosition position = at_;
@@ -158,6 +164,7 @@ void TrainRun::save() {
                         write_state(f);
                       });
   saved_step_ = at_.step;
+  if (moves) meet("a checkpoint that began");
   tell_saved(checkpoints_->poll());  // without a background it is there
 }
 

@@ -255,6 +255,8 @@ void TrainRun::log_step(double step_seconds) {
                                  : std::numeric_limits<double>::quiet_NaN();
   m.metrics = at_.window_pairs.means();
   m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
+  if (session_->optimizer().keeps_others() && config().warmup_steps > 0)  // its warm-up is its own
+    m.learning_rate *= std::min(1.0, static_cast<double>(at_.updates) / config().warmup_steps);
   m.grad_norm =
       untrained_ ? std::numeric_limits<double>::quiet_NaN() : gradient_norm_of(session_->state());
   const bool scaling = setup_.model->precision().loss_scaling();
@@ -300,6 +302,7 @@ void TrainRun::log_step(double step_seconds) {
 // is to be kept then.
 bool TrainRun::evaluate() {
   at_.evaluation_due = false;
+  session_->keep_weights();
   if (plan_.decisions.eval_batch > 0 && data_.eval_samples > 0) {
     measure();
     if (!std::isfinite(evaluated_loss_)) {
@@ -505,6 +508,7 @@ int TrainRun::steps() {
   meet("the last checkpoint");
   require_own_output();
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
+  session_->keep_weights();
   if (!load_best()) return training_failed();
   tell_better_start();
   tell_untrained();

@@ -142,8 +142,9 @@ TEST(Advice, OfFilesThatArePacked) {
     // What no text has; of the two that are unpacked as they are read, a stream of it.
     spill(w.path(name), std::string("\0\1\2", 3));
     const std::string file = name;
-    if (file.ends_with("gz"))
+    if (file.ends_with("gz")) {
       ASSERT_EQ(shell("cd '" + w.path("") + "' && tar -czf " + file + " text.txt").code, 0);
+    }
     const Outcome o = w.train("run", {"train_data=" + w.path(name)});
     EXPECT_EQ(o.code, 2) << name;
     EXPECT_TRUE(advice(o.err).starts_with(command)) << o.err;
