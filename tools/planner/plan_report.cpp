@@ -39,8 +39,7 @@ double slower_than_unlimited(const Plan& plan) {
   return slower > kSameSeconds ? slower : 0.0;
 }
 
-// Of tokens/s, which tables have: that a step is 14.5 % longer is 12.6 % fewer of them. Words for
-// people compare these alone.
+// Of tokens/s, which words for people compare alone: a step 14.5 % longer is 12.6 % fewer.
 double more_tokens(double seconds, double other) {
   return other > 0 ? std::max(0.0, seconds / other - 1) : 0.0;
 }
@@ -55,7 +54,6 @@ double fewer_than_unlimited(const Plan& plan) {
 double faster_with_more(const Plan& plan) {
   return more_tokens(plan.step_seconds, plan.more_seconds);
 }
-
 // "1.2 %"; what is below a twentieth of one is nothing.
 std::string percent(double share) {
   return share < 0.0005 ? "nothing" : fmt::format("{:.1f} %", 100.0 * share);
