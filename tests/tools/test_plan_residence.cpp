@@ -304,7 +304,7 @@ TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
   ASSERT_TRUE(faster.moved);
   const double without = plan_json(faster).at("residence").at("seconds_without").get<double>();
   EXPECT_GT(without, faster.step_seconds);
-  EXPECT_NE(plan_text(faster).find("without it the step would take"), std::string::npos);
+  EXPECT_NE(plan_text(faster).find("without it there would be"), std::string::npos);
   // What crosses the link, by hand: the states once a step, slots once a micro-step.
   int64_t sent = 0;
   for (const char* name : {"micro_first", "micro_next", "update"})
@@ -366,7 +366,7 @@ TEST(PlanResidence, TheHostIsNotTakenForNextToNothing) {
     if (p.moved && p.unmoved_seconds > 0) {
       ++taken;
       EXPECT_GT(p.unmoved_seconds, p.step_seconds);
-      EXPECT_NE(plan_text(p).find("counts as 0.5 % longer"), std::string::npos) << plan_text(p);
+      EXPECT_NE(plan_text(p).find("counts as 0.5 % slower"), std::string::npos) << plan_text(p);
     }
     if (p.moved) continue;
     for (const PlanSearch::Choice& c : search.stacks(4, 64, false)) {

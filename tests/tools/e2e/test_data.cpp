@@ -341,7 +341,8 @@ TEST(ChangedData, TheRunStopsAndGoesOn) {
               std::string::npos)
         << outcome.err;
     EXPECT_NE(outcome.err.find("\n  try:   put the file back"), std::string::npos) << outcome.err;
-    EXPECT_NE(outcome.err.find("resume=latest"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("\n  then:  snug train " + w.path(name)), std::string::npos)
+        << outcome.err;
     EXPECT_EQ(w.json(name + "/memory.json")["finished"], false);
     EXPECT_EQ(w.json(name + "/memory.json")["allocations_after_start"], no_allocations());
     // Not with the file as it is now.

@@ -42,7 +42,13 @@ TEST(Kahan, AnyRunLearnsTheSame) {
           << name << file;
   const Outcome other = w.train("resumed", joined(plain, {"max_steps=12", "resume=latest"}));
   EXPECT_EQ(other.code, 2) << other.out << other.err;
-  EXPECT_NE(other.err.find("compensation"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("optimizer states without compensation in"), std::string::npos)
+      << other.err;
+  const Outcome more = w.train("random", joined(base, {"max_steps=12", "resume=latest"}));
+  EXPECT_EQ(more.code, 2) << more.out << more.err;
+  EXPECT_NE(more.err.find("optimizer states with compensation in"), std::string::npos) << more.err;
+  EXPECT_NE(more.err.find("none, of a run without use_kahan_summation"), std::string::npos)
+      << more.err;
 }
 
 }  // namespace

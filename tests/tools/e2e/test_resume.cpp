@@ -43,9 +43,7 @@ TEST_P(Resume, AfterASignal) {
   const std::string checkpoint = "parts/checkpoint-" + std::to_string(step);
   EXPECT_TRUE(exists(w.path(checkpoint + "/COMPLETE")));
   EXPECT_EQ(w.json(checkpoint + "/snug_state.json")["global_step"], step);
-  EXPECT_NE(stopped.out.find("snug train --config " + w.path("parts/config.resolved.yaml") +
-                             " resume=latest"),
-            std::string::npos);
+  EXPECT_NE(stopped.out.find("snug train " + w.path("parts") + "\n"), std::string::npos);
   EXPECT_EQ(w.json("parts/memory.json")["finished"], false);
   EXPECT_EQ(w.json("parts/memory.json")["allocations_after_start"], no_allocations());
   EXPECT_FALSE(exists(w.path("parts/final")));

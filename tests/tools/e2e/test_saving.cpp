@@ -275,7 +275,7 @@ TEST(Saving, AnEvaluationThatWasBrokenOffIsDoneAtTheResume) {
     const Outcome lost = child.finish();
     EXPECT_EQ(lost.code, 1) << lost.out;
     expect_parts(lost.out, {"Stopped at step " + std::to_string(at) + "; saved "});
-    expect_parts(lost.err, {w.path("eval.bin"), "resume=latest"});
+    expect_parts(lost.err, {w.path("eval.bin"), "\n  then:  snug train " + w.path("parts")});
     const Json state = w.json(name + "/checkpoint-" + std::to_string(at) + "/snug_state.json");
     EXPECT_EQ(state["evaluation_due"], true);
     fs::copy_file(w.path("good.bin"), w.path("eval.bin"), fs::copy_options::overwrite_existing);
@@ -302,7 +302,7 @@ TEST(Saving, AFileSizeLimitEndsTheRunAndNothingElse) {
       expect_parts(o.err, {"device: expected to write " + w.path("full/checkpoint-8"),
                            "optimizer.safetensors\n  found: File too large",
                            "\n  try:   raise the file size limit (ulimit -f unlimited)",
-                           "\n  then:  snug train --config ", "resume=latest"});
+                           "\n  then:  snug train " + w.path("full")});
       expect_parts(o.out, {"the last complete checkpoint is " + w.path("full/checkpoint-4")});
     }
     EXPECT_EQ(complete_checkpoints(w, "full"), (std::vector<int>{4}));
@@ -346,7 +346,7 @@ TEST(Saving, AFullDiskEndsTheRunAtTheNextStep) {
       EXPECT_EQ(o.code, 1) << o.out;
       expect_parts(o.err, {"device: expected to write " + w.path("full/checkpoint-8"),
                            "\n  found: No space left on device", "\n  try:   free space",
-                           "\n  then:  snug train --config "});
+                           "\n  then:  snug train "});
       expect_parts(o.out, {"the last complete checkpoint is " + w.path("full/checkpoint-4")});
     }
     EXPECT_EQ(complete_checkpoints(w, "full"), (std::vector<int>{4}));
@@ -366,7 +366,7 @@ TEST(Saving, ATokenizerThatIsGoneEndsTheRunAtTheNextCheckpoint) {
   expect_parts(o.err, {"device: expected to copy " + w.path("run/tokenizer") + " to ",
                        "\n  found: no tokenizer.json in it",
                        "\n  try:   leave the files of a run where they are while it goes",
-                       "\n  then:  snug train --config "});
+                       "\n  then:  snug train "});
   EXPECT_EQ(o.err.find("tokenizer="), std::string::npos) << "of the copy that is gone: " << o.err;
   expect_good_resume(w, "run");
 }
