@@ -66,7 +66,7 @@ TEST(Explain, ATensorIsWhatTheScheduleSays) {
     EXPECT_EQ(life["shape"], ExplainFacts({128, 128}));
     EXPECT_EQ(life["address"], p.base + p.packing.offsets[k]);
     EXPECT_EQ(life["category"], "activations");
-    EXPECT_EQ(life["born"]["op"], "h.1 linear_activation_forward");
+    EXPECT_EQ(life["born"]["op"], "h.1.mlp.c_fc linear_activation_forward");
     EXPECT_EQ(life["ends"]["op"], "h.1 activation_backward");
     // The op it is born for runs while it lives, the one before does not; so at the end.
     const auto first = life["born"]["number"].get<size_t>() - 1;
