@@ -112,7 +112,8 @@ class Sweep {
     EXPECT_EQ(w_.json("run/plan.json")["hash"], planned["hash"]);
     // More memory is never predicted slower.
     const double rate = planned["predicted_tokens_per_second"].get<double>();
-    EXPECT_GE(rate, rate_);
+    // Memory that was not set takes the smallest of the plans within 1 % of the fastest.
+    EXPECT_GE(memory > 0 ? rate : rate * 1.01, rate_);
     rate_ = rate;
     // Plans of one micro-batch and head chunk have the same numbers.
     const Json& d = planned["decisions"];

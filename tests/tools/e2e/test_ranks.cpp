@@ -132,14 +132,15 @@ TEST(Ranks, ASignalStopsAllOfThem) {
 // Whichever rank gets it.
 TEST(Ranks, ASignalToOneOfThemStopsAll) {
   const Workspace w;
-  Child child(w.train_arguments("run", kRanks));
-  ASSERT_TRUE(child.read_until("step      3/12"));
+  const auto keys = joined(kRanks, {"max_steps=200"});  // which none ends before the signal comes
+  Child child(w.train_arguments("run", keys));
+  ASSERT_TRUE(child.read_until("step      3/200"));
   const std::vector<pid_t> ranks = processes_of(child.pid());
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks[1], SIGTERM);
   EXPECT_EQ(child.finish().code, 75);
-  Child other(w.train_arguments("other", kRanks));
-  ASSERT_TRUE(other.read_until("step      3/12"));
+  Child other(w.train_arguments("other", keys));
+  ASSERT_TRUE(other.read_until("step      3/200"));
   other.send(SIGINT);  // from a process, not from a terminal
   EXPECT_EQ(other.finish().code, 75);
 }
