@@ -41,6 +41,8 @@ install(TARGETS snug_library EXPORT SnugTargets DESTINATION ${CMAKE_INSTALL_LIBD
 install(EXPORT SnugTargets NAMESPACE Snug:: DESTINATION ${snug_package})
 install(TARGETS snug DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY engine quant layers optim parallel DESTINATION ${snug_headers}
-  FILES_MATCHING PATTERN "*.h" PATTERN "*_avx512.h" EXCLUDE)
+  FILES_MATCHING PATTERN "*.h"
+  # Bodies of loops, each for the files of one instruction set.
+  REGEX "_(avx512|avx2|bf16|body)[.]h$" EXCLUDE REGEX "/(wide|row_loops_[a-z]+)[.]h$" EXCLUDE)
 install(DIRECTORY tools/session DESTINATION ${snug_headers}/tools FILES_MATCHING PATTERN "*.h")
 install(FILES ${CMAKE_BINARY_DIR}/generated/snug_optim_rules.h DESTINATION ${snug_headers})
