@@ -1,5 +1,6 @@
 // Pairs against TRL 1.16.0 in float64 on models of two families with adapters: losses, every gradient, what
 // is logged, ten AdamW steps; the same bits in every policy and place of what rests; no second model.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

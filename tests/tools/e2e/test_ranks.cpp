@@ -46,8 +46,9 @@ std::vector<pid_t> processes_of(pid_t pid) {
 void expect_exact(const Workspace& w, const std::string& folder) {
   const Json memory = w.json(folder + "/memory.json");
   EXPECT_EQ(memory["planned_engine_bytes"], memory["measured_engine_bytes"]) << folder;
-  if (!memory["allocations_after_start"].is_null())
+  if (!memory["allocations_after_start"].is_null()) {
     EXPECT_EQ(memory["allocations_after_start"], 0) << folder;
+  }
   EXPECT_TRUE(memory["finished"]) << folder;
 }
 
