@@ -7,6 +7,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/rng.h"
 #include "engine/seams/param_store.h"
+#include "layers/ops/attention.h"
 #include "layers/ops/document_start.h"
 #include "layers/ops/head_loss.h"
 
@@ -296,11 +297,14 @@ void Model::logits(Context& ctx, Runtime& rt, const View& logits, const View& hi
   rt.params.release(ctx, lm_head_);
 }
 
-KvCache Model::make_cache(Context& ctx, int64_t B, int64_t P) const {
+KvCache Model::make_cache(Context& ctx, int64_t B, int64_t P, int64_t chunk) const {
   KvCache cache;
   cache.P = P;
   for (size_t l = 0; l < n_cache_k_.size(); ++l) {
-    const Shape shape{B, P, spec_.G, spec_.D};
+    const int64_t window = spec_.kind(static_cast<int64_t>(l)).window;
+    const int64_t rows = window > 0 ? std::min(P, attention_ring(window, chunk)) : P;
+    if (rows < P) cache.slack = std::min(cache.slack, rows - window - chunk);
+    const Shape shape{B, rows, spec_.G, spec_.D};
     cache.k.push_back(ctx.tensor(n_cache_k_[l], shape, precision_.compute, Category::kv_cache));
     cache.v.push_back(ctx.tensor(n_cache_v_[l], shape, precision_.compute, Category::kv_cache));
   }

@@ -310,7 +310,7 @@ void Session::read_pairs() {
 }
 
 void Session::make_generation() {
-  cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
+  cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length, decisions_.prefill);
 }
 
 RestingWeights Session::resting() {
@@ -548,7 +548,7 @@ void Session::fork() {
   send(sources_, host_.sources);
   ctx_.program(schedule_, fork_program_, [&] {
     for (size_t l = 0; l < cache_.k.size(); ++l)
-      cache_rows_copy(ctx_, cache_.k[l], cache_.v[l], sources_, state_);
+      cache_rows_copy(ctx_, cache_.k[l], cache_.v[l], sources_, state_, cache_.ring(l));
   });
 }
 

@@ -227,6 +227,9 @@ class Session : private CodeSink {
   // seen by later positions only once these are fed, so the end of a chunk may be padding that is
   // fed again.
   void prefill(int64_t row = 0);
+  // Of `written` tokens in the cache, of which the first `same` begin the next text: how many need
+  // not be fed again. All, or 0 where a window has let go of what the next token sees.
+  int64_t reusable(int64_t same, int64_t written) const { return cache_.reusable(same, written); }
   void decode();  // feeds next_token() at state().position: logits() of every row
   void fork();    // copies the cache up to state().position as sources() say
   void save_model(const std::string& path, const SafetensorsLayout& layout);
