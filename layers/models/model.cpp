@@ -118,7 +118,8 @@ ModelPass Model::make_inference_pass() const {
 
 Tensor Model::run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
                          PassMode mode) const {
-  pass.dims = {tokens.shape[0], tokens.shape[1]};
+  pass.dims = {tokens.shape[0], tokens.shape[1],
+               rt.head_rows.defined() ? rt.head_rows.shape[0] / tokens.shape[0] : 0};
   rt.tokens = tokens;
   if (!spec_.causal && rt.document_start.defined()) {
     pass.document_end =
@@ -222,6 +223,7 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
 void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                        int64_t head_rows) const {
   rt.token_types = batch.token_types;
+  rt.head_rows = batch.head.index;
   Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::train);
   Tensor dx;
   if (rows_head_) {
@@ -259,6 +261,7 @@ void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatc
                      int64_t head_rows) const {
   rt.token_types = batch.token_types;
   if (rows_head_) {
+    rt.head_rows = batch.head.index;
     Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::inference);
     rows_head_->evaluate(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
     pass.document_end.reset();

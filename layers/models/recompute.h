@@ -25,12 +25,12 @@ namespace snug {
 inline constexpr std::string_view kRecomputeNames =
     "none norms mlp attention block norm1 mean1 rstd1 heads rstdq rstdk qkv att lse proj mid norm2 "
     "mean2 "
-    "rstd2 rstd3 rstd4 fc act down sum qkv_lora attention_proj_lora fc_lora mlp_proj_lora";
+    "rstd2 rstd3 rstd4 rows fc act down sum qkv_lora attention_proj_lora fc_lora mlp_proj_lora";
 inline constexpr std::string_view kOffloadNames =
     "none inputs attention mlp block norm1 mean1 rstd1 heads rstdq rstdk qkv att lse proj mid "
     "norm2 "
     "mean2 "
-    "rstd2 rstd3 rstd4 fc act down sum qkv_lora attention_proj_lora fc_lora mlp_proj_lora";
+    "rstd2 rstd3 rstd4 rows fc act down sum qkv_lora attention_proj_lora fc_lora mlp_proj_lora";
 
 // Policies of all layers. Throws usage, naming the key with the policy, the layer or the slot, on
 // anything unknown and on a slot that is in both.

@@ -28,7 +28,8 @@ struct Down {
 View dropped(Context& ctx, Pass& p, const Down& d, const View& x, Tensor& made) {
   if (d.dropout.p == 0.0f || p.mode() == PassMode::inference) return x;
   made = ctx.tensor(d.dropped, x.shape, x.dtype, Category::workspace);
-  dropout_forward(ctx, made, x, p.dims().B, p.dims().T, d.dropout, p.environment<Runtime>().state);
+  const Dims n = p.dims().of(x.shape[0]);
+  dropout_forward(ctx, made, x, n.B, n.T, d.dropout, p.environment<Runtime>().state);
   return made.view();
 }
 
@@ -68,7 +69,8 @@ void down_backward(Context& ctx, Pass& p, const Down& d) {
     if (dx.add) made = ctx.tensor(d.dx, dx.view.shape, dx.view.dtype, Category::workspace);
     const View to = dx.add ? made.view() : dx.view;
     matmul(ctx, to, du, a);
-    dropout_backward(ctx, to, to, p.dims().B, p.dims().T, d.dropout, rt.state);
+    const Dims n = p.dims().of(to.shape[0]);
+    dropout_backward(ctx, to, to, n.B, n.T, d.dropout, rt.state);
     if (dx.add) add(ctx, dx.view, to);
   }
   rt.params.release(ctx, d.a);

@@ -33,6 +33,7 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
       V_(spec.V),
       C_(spec.C),
       K_(spec.label_count()),
+      chosen_(spec.chooses_rows(spec.L - 1)),
       dtype_(precision.compute),
       scope_("head"),
       n_rows_("head.rows"),
@@ -84,12 +85,15 @@ void RowsHead::derive(const ParamTable& table, bool below_wanted) {
 }
 
 Tensor RowsHead::body_forward(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch,
-                              PassMode mode, const View& x) const {
+                              PassMode mode, Tensor x) const {
   const int64_t M = batch.index.shape[0];
-  Tensor rows = ctx.tensor(n_rows_, {M, C_}, dtype_, Category::activations);
-  rows_gather_forward(ctx, rows, x, batch.index);
+  if (!chosen_) {
+    Tensor rows = ctx.tensor(n_rows_, {M, C_}, dtype_, Category::activations);
+    rows_gather_forward(ctx, rows, x, batch.index);
+    x = std::move(rows);
+  }
   pass.begin({M / batch.rows_per_window, batch.rows_per_window}, mode, rt);
-  pass.give(x_, std::move(rows));
+  pass.give(x_, std::move(x));
   pass.forward(ctx);
   return pass.take(out_);
 }
@@ -103,8 +107,7 @@ Tensor RowsHead::train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& b
   const Context::Scope scope(ctx, scope_);
   const int64_t M = batch.index.shape[0];
   const Shape shape = x.view().shape;
-  Tensor h = body_forward(ctx, rt, pass, batch, PassMode::train, x);
-  x.reset();  // the rows are copies
+  Tensor h = body_forward(ctx, rt, pass, batch, PassMode::train, std::move(x));
   Tensor dh = ctx.tensor(n_dh_, {M, C_}, dtype_, Category::activations);
   if (kind_ == HeadKind::masked_lm) {
     GradView dweight, dbias;
@@ -127,8 +130,8 @@ Tensor RowsHead::train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& b
     linear_backward_input(ctx, rt, output_, {dh.view(), false}, dz);
   }
   h.reset();
-  const Tensor drows = pass.backward(ctx, out_, std::move(dh), x_);
-  if (!drows.defined()) return {};
+  Tensor drows = pass.backward(ctx, out_, std::move(dh), x_);
+  if (!drows.defined() || chosen_) return drows;
   Tensor dx = ctx.tensor(n_dx_, shape, dtype_, Category::activations);
   rows_gather_backward(ctx, dx, drows, batch.index);
   return dx;
@@ -138,8 +141,7 @@ void RowsHead::evaluate(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& 
                         int64_t chunk, Tensor x) const {
   const Context::Scope scope(ctx, scope_);
   const int64_t M = batch.index.shape[0];
-  const Tensor h = body_forward(ctx, rt, pass, batch, PassMode::inference, x);
-  x.reset();
+  const Tensor h = body_forward(ctx, rt, pass, batch, PassMode::inference, std::move(x));
   if (kind_ == HeadKind::masked_lm) {
     const Tensor nll = ctx.tensor(n_nll_, {M}, DType::f32, Category::workspace);
     const Tensor lse = ctx.tensor(n_lse_, {M}, DType::f32, Category::workspace);

@@ -1,7 +1,7 @@
 // The heads that read some rows of the last hidden states: masked language modelling, and the
 // classification of sequences and of tokens.
 //
-//   rows     h (M,C) = hidden[index]                    layers/ops/rows.h
+//   rows     h (M,C) = hidden[index]                    layers/ops/rows.h; of the last block, if it chose them
 //   body     masked_lm                dense, activation, norm
 //            sequence_classification  [dropout] dense, activation, dropout
 //            token_classification     dropout
@@ -33,8 +33,8 @@ class RowsHead {
   const Body& body() const { return body_; }
   // Settles what is trained, from the table when it is whole, and whether x wants a gradient.
   void derive(const ParamTable& table, bool below_wanted);
-  // Adds the loss to StepState.loss_sum and loss_tokens and gives the gradient of x (N,C), which is
-  // consumed; undefined if nobody wants it. `chunk`: rows of a chunk of a masked LM's logits.
+  // Adds the loss to StepState.loss_sum and loss_tokens and gives the gradient of x, which is consumed;
+  // undefined if nobody wants it. x is (N,C), or (M,C) from a block that chose its rows. `chunk`: rows of a chunk of a masked LM's logits.
   Tensor train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch, int64_t chunk,
                Tensor x) const;
   // Adds the loss; writes logits.
@@ -42,15 +42,15 @@ class RowsHead {
                 Tensor x) const;
 
  private:
-  Tensor rows(Context& ctx, const HeadBatch& batch, const View& x) const;
   Tensor body_forward(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch, PassMode mode,
-                      const View& x) const;
+                      Tensor x) const;
   // Logits and loss of h; in training the gradient of h.
   void logits(Context& ctx, Runtime& rt, const View& logits, const View& h) const;
 
   HeadKind kind_;
   Problem problem_;
   int64_t V_, C_, K_;
+  bool chosen_;  // by the last block
   DType dtype_;
   Body body_;
   int x_ = -1, out_ = -1;  // slots

@@ -129,8 +129,9 @@ int linear_residual(Wiring& w, const char* stage, const char* slot, const Linear
                 if (l.dropout.p > 0.0f) {
                   const View& dy = p.gradient(l.y);
                   dbranch = ctx.tensor(branch, dy.shape, dy.dtype, Category::workspace);
-                  dropout_backward(ctx, dbranch, dy, p.dims().B, p.dims().T,
-                                   {l.dropout.p, l.dropout.site}, p.environment<Runtime>().state);
+                  const Dims d = p.dims().of(dy.shape[0]);
+                  dropout_backward(ctx, dbranch, dy, d.B, d.T, {l.dropout.p, l.dropout.site},
+                                   p.environment<Runtime>().state);
                 }
                 adapter_up_backward(ctx, p, up,
                                     dbranch.defined() ? dbranch.view() : p.gradient(l.y));
@@ -144,11 +145,8 @@ int linear_residual(Wiring& w, const char* stage, const char* slot, const Linear
 
 ResidualInput residual_input(const Pass& p, const Wiring::Linear& l) {
   const float dropout = p.mode() == PassMode::train ? l.dropout.p : 0.0f;
-  return {p.view(l.residual),
-          p.dims().B,
-          p.dims().T,
-          {dropout, l.dropout.site},
-          p.environment<Runtime>().state};
+  const Dims d = p.dims().of(p.view(l.residual).shape[0]);
+  return {p.view(l.residual), d.B, d.T, {dropout, l.dropout.site}, p.environment<Runtime>().state};
 }
 
 void linear_residual_backward(Context& ctx, Pass& p, const Wiring::Linear& l, Tensor branch) {

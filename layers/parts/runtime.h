@@ -40,6 +40,7 @@ struct Runtime {
   const PackedWeights* packed = nullptr;  // non-null: linear layers read these copies
   View document_start = {};               // (B,T) i32: documents kept apart; undefined: one each
   View document_end = {};                 // (B,T) i32 of them, where attention looks forward
+  View head_rows = {};                    // (M) i32: rows that a head reads (layers/parts/head.h)
   View tokens = {};                       // (B,T) i32
   View token_types = {};                  // (B,T) i32; undefined: all 0
   bool adapters = true;                   // false: the model as it is without them

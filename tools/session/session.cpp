@@ -151,6 +151,7 @@ const Program& Session::record_block(const std::function<void(Context&, Runtime&
   if (stores_->updates_in_backward()) stores_->begin(true);
   Runtime rt = runtime(&stores_->gradients(), batch_document_start(used(decisions_.micro_batch)));
   if (!model_.spec().causal) rt.document_end = rt.document_start;  // of the same shape
+  if (head_index_.defined()) rt.head_rows = head_index_.view();
   ctx_.program(schedule_, block_, [&] { run(ctx_, rt); });
   return schedule_.at(block_);
 }
