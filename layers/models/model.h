@@ -32,9 +32,9 @@ struct ModelPass {
 
 // Pairs of sequences of a micro-batch, whose preference is learned (layers/ops/pair_loss.h).
 struct PairBatch {
-  View pairs;      // (P,5) i32; undefined: none, every token is learned
+  View pairs;      // (P,8) i32; undefined: none, every token is learned
   View reference;  // (P,2) f32, written by Model::reference; undefined: the loss has none
-  View logps;      // (P,2) f32, written
+  View logps;      // (P,2) or (P,3) f32, written
   PairLoss loss;
 };
 

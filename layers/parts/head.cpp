@@ -66,6 +66,15 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
                               .init = Init::zeros});
     return;
   }
+  if (spec.causal) {
+    out_ = norm(w, "norm", "", out_);
+    output_.weight = table.add({.name = Name("head.out.weight"),
+                                .shape = {K_, C_},
+                                .group = kGroupDecay,
+                                .init = Init::normal,
+                                .init_std = spec.init_std});
+    return;
+  }
   if (kind_ == HeadKind::sequence_classification) {
     if (spec.head_dropout_first) out_ = dropout(w, "drop1", out_, {spec.head_dropout, first});
     out_ = activation(w, linear(w, "dense", "dense", dense, out_), spec.head_activation);
@@ -120,12 +129,16 @@ Tensor RowsHead::train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& b
     rt.params.release(ctx, output_.bias);
     if (rt.grads->wants(output_.bias)) rt.grads->close(ctx, output_.bias);
   } else {
-    const Tensor z = ctx.tensor(n_logits_, {M, K_}, DType::f32, Category::logits);
-    const Tensor loss = ctx.tensor(n_loss_, {M}, DType::f32, Category::workspace);
+    Tensor own;
+    if (!batch.reward) own = ctx.tensor(n_logits_, {M, K_}, DType::f32, Category::logits);
+    const View z = own.defined() ? own.view() : batch.logits;
     const Tensor dz = ctx.tensor(n_dlogits_, {M, K_}, dtype_, Category::logits);
     logits(ctx, rt, z, h);
-    class_loss_forward(ctx, loss, z, batch.targets, loss_of(problem_), rt.state);
-    class_loss_backward(ctx, dz, z, batch.targets, loss_of(problem_), rt.state);
+    class_losses(ctx, rt, batch, z);
+    if (batch.reward)
+      reward_loss_backward(ctx, dz, z, batch.targets, *batch.reward, rt.state);
+    else
+      class_loss_backward(ctx, dz, z, batch.targets, loss_of(problem_), rt.state);
     linear_backward_params(ctx, rt, output_, dz, h);
     linear_backward_input(ctx, rt, output_, {dh.view(), false}, dz);
   }
@@ -156,8 +169,18 @@ void RowsHead::evaluate(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& 
     return;
   }
   logits(ctx, rt, batch.logits, h);
-  const Tensor loss = ctx.tensor(n_loss_, {M}, DType::f32, Category::workspace);
-  class_loss_forward(ctx, loss, batch.logits, batch.targets, loss_of(problem_), rt.state);
+  class_losses(ctx, rt, batch, batch.logits);
+}
+
+void RowsHead::class_losses(Context& ctx, Runtime& rt, const HeadBatch& batch,
+                            const View& z) const {
+  const int64_t M = z.shape[0];
+  const Tensor loss =
+      ctx.tensor(n_loss_, {batch.reward ? M / 2 : M}, DType::f32, Category::workspace);
+  if (batch.reward)
+    reward_loss_forward(ctx, loss, z, batch.targets, *batch.reward, rt.state);
+  else
+    class_loss_forward(ctx, loss, z, batch.targets, loss_of(problem_), rt.state);
 }
 
 }  // namespace snug

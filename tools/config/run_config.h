@@ -27,10 +27,11 @@ struct RunConfig {
   double mlm_probability = 0.15;
   bool whole_word_mask = false;
 
-  // Of task: dpo, as trl.DPOConfig names them; layers/ops/pair_losses.h.
+  // Of task: dpo, as trl.DPOConfig names them; layers/ops/pair_losses.h. Of task: reward, as RewardConfig.
   std::string loss_type = "sigmoid";
   double beta = 0.1, label_smoothing = 0;
-  double simpo_gamma = 0.5;
+  double simpo_gamma = 0.5, center_rewards_coefficient = 0;
+  bool precompute_ref_log_probs = false;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
   std::string peft;     // lora | qlora; empty: none

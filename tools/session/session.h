@@ -39,14 +39,19 @@
 
 namespace snug {
 
-// What is learned of pairs of sequences, of a causal LM.
+// What is learned of pairs of sequences, of a causal LM or, by one reward of each, of a head that reads
+// rows.
 struct PairDecision {
   int64_t per_window = 0;  // at most; 0: none, every token is learned
   PairLoss loss;
+  std::optional<RewardLoss> reward = {};  // in place of `loss`
+  bool cached = false;  // log probabilities of the reference come from the host, with the pairs
 
   bool any() const { return per_window > 0; }
+  PreferenceForm form() const { return reward ? PreferenceForm::rewards : form_of(loss); }
+  bool has_reference() const { return any() && !reward && facts_of(loss.kind).reference; }
   // Whether micro-steps and evaluation begin with a forward pass without adapters.
-  bool reference() const { return any() && facts_of(loss.kind).reference; }
+  bool reference() const { return has_reference() && !cached; }
   auto operator<=>(const PairDecision&) const = default;
 };
 
@@ -164,15 +169,15 @@ class Session : private CodeSink {
     return document_start_.defined() ? document_start().as<int32_t>() : nullptr;
   }
   // Of a head that reads rows, micro_batch windows of rows_per_window each: where they are in the
-  // micro-batch, i32; their targets, i32 or (rows, K) f32; and, of evaluation, logits (rows, K) f32, of
-  // a masked LM (rows, Vp) with token_logits.
+  // micro-batch, i32; their targets, i32 or (rows, K) f32; and, of evaluation, with pairs.reward of
+  // training too, logits (rows, K) f32, of a masked LM (rows, Vp) with token_logits.
   const View& token_types() const { return of_host(types_, host_.types); }
   const View& head_index() const { return of_host(head_index_, host_.head_index); }
   const View& head_targets() const { return of_host(head_targets_, host_.head_targets); }
   const View& head_logits() const { return of_host(head_logits_, host_.head_logits); }
   // Of pairs, micro_batch windows of pairs.per_window each (layers/ops/pair_loss.h): where they are, i32
-  // (P,5), filled by the host; of the last program their log probabilities, f32 (P,2), and those of the
-  // reference, undefined where the loss has none.
+  // (P,8), filled by the host; of the last program their log probabilities, f32 (P,2) or (P,3), and those
+  // of the reference, undefined where the loss has none; with pairs.cached the host fills them too.
   const View& pairs() const { return of_host(pairs_, host_.pairs); }
   const View& pair_logps() const { return of_host(pair_logps_, host_.pair_logps); }
   const View& pair_reference() const { return of_host(pair_reference_, host_.pair_reference); }

@@ -65,9 +65,9 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
             fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key)),
             fmt::format("leave {} out, or adapter out for a new one", key));
     if (config.is_set("lora_dropout")) p.lora_dropout = config.lora_dropout;
-    if (config.task == "dpo" && p.lora_dropout > 0) {
-      tell(stderr, "Note: task: dpo drops nothing out; the lora_dropout {} of {} is left out.\n",
-           p.lora_dropout, config.adapter);
+    if ((config.task == "dpo" || config.task == "reward") && p.lora_dropout > 0) {
+      tell(stderr, "Note: task: {} drops nothing out; the lora_dropout {} of {} is left out.\n",
+           config.task, p.lora_dropout, config.adapter);
       p.lora_dropout = 0;
     }
   } else {
