@@ -179,6 +179,7 @@ AdapterUp adapter_down(Wiring& w, const std::string& stage, const char* name, in
   Down d;
   d.x = x;
   d.scale = adapter.pieces.front().scale;
+  require(w.body.stages().size() < 16, "dropout sites of adapters that differ from layer to layer");
   up.dropout = {adapter.dropout, kFirstSite + static_cast<uint32_t>(w.part + 1) * 16u +
                                      static_cast<uint32_t>(w.body.stages().size())};
   ParamInfo a{.name = Name(adapter_a_name(layer)),
