@@ -51,7 +51,9 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
   embedding_->derive(params_);
   const auto expect_adapters = [&] {
     for (const auto& [layer, adapter] : adapters_)
-      require(params_.find(adapter_a_name(layer)) >= 0, "a linear layer for every adapter");
+      require(params_.find(adapter.kind == AdapterKind::ia3 ? adapter_scale_name(layer, adapter, 0)
+                                                            : adapter_a_name(layer)) >= 0,
+              "a linear layer for every adapter");
   };
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_, adapters_);

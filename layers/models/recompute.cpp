@@ -59,7 +59,10 @@ std::vector<std::string_view> slots_of(const Key& key, std::string_view name) {
                                          "qkv",   "att",   "lse",   "mid",   "norm2", "mean2",
                                          "rstd2", "fc",    "act",   "down",  "proj",  "rstd3",
                                          "rstd4", "sum",   "rows"};
-    for (const char* of : {"qkv_lora", "attention_proj_lora", "fc_lora", "mlp_proj_lora"})
+    for (const char* of :
+         {"qkv_lora", "attention_proj_lora", "fc_lora", "mlp_proj_lora", "qkv_unscaled",
+          "attention_proj_unscaled", "fc_unscaled", "mlp_proj_unscaled", "qkv_input",
+          "attention_proj_input", "fc_input", "mlp_proj_input"})
       all.emplace_back(of);  // of adapters
     if (key.policy == SlotPolicy::offload) all.emplace_back("x");
     return all;

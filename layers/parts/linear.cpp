@@ -3,6 +3,7 @@
 #include "engine/blas/matmul.h"
 #include "engine/kernels/kernels.h"
 #include "layers/ops/residual.h"
+#include "layers/parts/scaled_linear.h"
 
 namespace snug {
 
@@ -56,7 +57,9 @@ void both_backward(Context& ctx, Pass& p, const LinearParams& params, const View
 int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
            const InPlace& behind) {
   const LinearParams params = add_params(w, shape, w.width(x));
+  x = scaled_input(w, stage, shape.name, x);
   const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
+  if (up.scales()) return scaled_linear(w, stage, slot, params, up, x, {.in_place = behind});
   const int y = w.rows(slot, shape.out);
   if (!behind.forward && !up.any())
     w.linear = Wiring::Linear{static_cast<int>(w.body.stages().size()), x, y, params};
@@ -108,7 +111,10 @@ void adapted_residual_forward(Context& ctx, Pass& p, const Wiring::Linear& l, co
 int linear_residual(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
                     int residual, BranchDropout dropout) {
   const LinearParams params = add_params(w, shape, w.width(x));
+  x = scaled_input(w, stage, shape.name, x);
   const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
+  if (up.scales())
+    return scaled_linear(w, stage, slot, params, up, x, {.residual = residual, .dropout = dropout});
   const int y = w.rows(slot, shape.out);
   const Wiring::Linear l{static_cast<int>(w.body.stages().size()), x, y, params, residual, dropout};
   if (!up.any()) w.linear = l;

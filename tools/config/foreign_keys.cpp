@@ -83,7 +83,7 @@ constexpr ForeignKey kForeign[] = {
     {.names = "llm_int8_threshold llm_int8_has_fp16_weight llm_int8_enable_fp32_cpu_offload",
      .why = "they belong to weights in 8 bits", .neutral = "*"},
     {.names = "llm_int8_skip_modules", .why = "the linear weights of all blocks are coded, and no others"},
-    {.names = "use_dora lora_bias", .why = "adapters are LoRA's"},
+    {.names = "lora_bias", .why = "adapters are LoRA's"},
     {.names = "deepspeed fsdp fsdp_config zero_stage parallelism_config ddp_backend ddp_find_unused_parameters "
               "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
      .why = "ranks and zero say who shares the work and what each keeps"},

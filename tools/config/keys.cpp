@@ -90,10 +90,11 @@ std::vector<Key> make_keys() {
 
       {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
        .doc = "what is trained beside a model that stays as it is: lora, matrices of a low rank beside those of "
-              "its linear layers; qlora, the same of all of them, over weights in 4 bits; final/ and checkpoints are "
-              "then PEFT folders. null: nothing, the model itself is",
-       .example = "lora", .unset = "null", .none = "none", .choices = "lora qlora",
-       .refused = "dora ia3 adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
+              "its linear layers; qlora, the same of all of them, over weights in 4 bits; dora, lora with use_dora; ia3, "
+              "vectors that scale keys, values and what the MLP's last layer reads; final/ and checkpoints are then PEFT "
+              "folders. null: nothing, the model itself is",
+       .example = "lora", .unset = "null", .none = "none", .choices = "lora qlora dora ia3",
+       .refused = "adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
       {.name = "adapter", .section = "adapters", .kind = K::text, .field = &C::adapter,
        .doc = "a PEFT folder to go on from, final/ of a run with peft or another's: its form is that of its "
               "adapter_config.json, and model is its base; null: a new one",
@@ -109,7 +110,8 @@ std::vector<Key> make_keys() {
       {.name = "target_modules", .section = "adapters", .kind = K::texts,
        .field = &C::target_modules,
        .doc = "the modules that have one: ends of their paths, all-linear (all but the head), or one regular "
-              "expression for whole paths; null: those of queries and values, as PEFT has it",
+              "expression for whole paths; null: those of queries and values, as PEFT has it; of "
+              "ia3 those of keys and values, and the projection behind the MLP",
        .example = "[q_proj, k_proj, v_proj, o_proj]", .unset = "null",
        .aliases = "lora_target_modules lora_target"},
       {.name = "exclude_modules", .section = "adapters", .kind = K::texts,
@@ -117,6 +119,14 @@ std::vector<Key> make_keys() {
        .example = "down_proj", .unset = "null"},
       {.name = "use_rslora", .section = "adapters", .kind = K::flag, .field = &C::use_rslora,
        .doc = "multiply by lora_alpha / sqrt(lora_r) instead", .example = "true"},
+      {.name = "use_dora", .section = "adapters", .kind = K::flag, .field = &C::use_dora,
+       .doc = "the magnitude of each row of the weights is learned beside their direction (DoRA); over weights in 4 "
+              "bits too", .example = "true"},
+      {.name = "feedforward_modules", .section = "adapters", .kind = K::texts,
+       .field = &C::feedforward_modules,
+       .doc = "of peft: ia3, the target_modules that scale what they read, named likewise; null: without target_modules "
+              "the projection behind the MLP, else none",
+       .example = "[down_proj]", .unset = "null"},
       {.name = "init_lora_weights", .section = "adapters", .kind = K::choice,
        .field = &C::init_lora_weights,
        .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "

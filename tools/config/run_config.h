@@ -34,13 +34,14 @@ struct RunConfig {
   bool precompute_ref_log_probs = false;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
-  std::string peft;     // lora | qlora; empty: none
+  std::string peft;     // lora | qlora | dora | ia3; empty: none
   std::string adapter;  // a PEFT folder to go on from
   int64_t lora_r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
-  std::vector<std::string> target_modules, exclude_modules;
+  std::vector<std::string> target_modules, exclude_modules, feedforward_modules;
   bool use_rslora = false;
+  bool use_dora = false;
   std::string init_lora_weights = "true";  // true | gaussian
   std::string bias = "none";               // none | all | lora_only
   std::vector<std::string> modules_to_save;

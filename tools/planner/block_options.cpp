@@ -304,6 +304,10 @@ bool narrow(const Body& body, const std::vector<int>& slots, int64_t C) {
   return !slots.empty();
 }
 
+bool before_scale(const Body& body, const std::vector<int>& slots) {
+  return !slots.empty() && body.slot(slots.front()).name.view().ends_with("_unscaled");
+}
+
 BlockOptions record_options_of(const Model& model, const Decisions& decisions,
                                const OptimizerConfig& optimizer, const Settings& settings,
                                const CostModel& cost, int64_t layer) {
@@ -315,8 +319,10 @@ BlockOptions record_options_of(const Model& model, const Decisions& decisions,
     groups.emplace_back();
     for (const int slot : body.stages()[s].outputs)
       if (body.slot(slot).shape(dims).rank() > 1) groups.back().push_back(slot);
-    // Of an adapter: too narrow to be worth twice as many ways. The preset block drops it too.
-    if (narrow(body, groups.back(), model.spec().C)) groups.pop_back();
+    // Of an adapter: too narrow to be worth twice as many ways; or what is scaled,
+    // from which the next stage's is made for next to nothing. The preset block drops both too.
+    if (narrow(body, groups.back(), model.spec().C) || before_scale(body, groups.back()))
+      groups.pop_back();
   }
   std::vector<LayerOption> all;
   std::vector<std::vector<SlotPolicy>> ways;  // of all of them; few need a name

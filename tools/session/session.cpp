@@ -18,6 +18,12 @@ Settings settings_for(Settings settings, const Decisions& decisions) {
   return settings;
 }
 
+bool learns_magnitudes(const Model& model) {
+  for (const auto& [layer, adapter] : model.adapters())
+    if (adapter.kind == AdapterKind::dora) return true;
+  return false;
+}
+
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
@@ -65,6 +71,8 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
     root_ = schedule_.add(Name("root"), -1, true);
     if (!model.params().coded().empty()) schedule_.add(Name("code"), root_, false);
     schedule_.add(Name("load"), root_, false);
+    if (decisions.micro_batch > 0 && learns_magnitudes(model))
+      schedule_.add(Name("magnitudes"), root_, false);
     if (decisions.micro_batch > 0) {
       schedule_.add(Name("micro_first"), root_, false);
       schedule_.add(Name("micro_next"), root_, false);
@@ -86,6 +94,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   root_ = schedule_.find("root");
   code_ = schedule_.find("code");
   load_ = schedule_.find("load");
+  magnitudes_ = schedule_.find("magnitudes");
   micro_first_ = schedule_.find("micro_first");
   micro_next_ = schedule_.find("micro_next");
   update_ = schedule_.find("update");
@@ -118,6 +127,7 @@ void Session::open() {
     code(param, k, {});
   }
   load();
+  start_adapters();
   if (micro_first_ >= 0) {
     micro(true);
     micro(false);

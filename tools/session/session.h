@@ -7,6 +7,7 @@
 //   root         weights, master, gradients, optimizer state, StepState, batch
 //   ├ code       a tensor of a frozen weight to the codes that it rests in, if some do
 //   ├ load       fp32 master -> compute weights -> packed copies, after initialisation or reading
+//   ├ magnitudes  norms of the rows of adapted weights, before the first step of a new DoRA
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
 //   ├ update     gradient norm, clipping, optimizer, packed copies, loss scale
@@ -219,6 +220,9 @@ class Session : private CodeSink {
 
   // Programs.
   void load();  // after the weights were written to resting()
+  // After load() of a training session whose adapters are new: magnitudes become the norms of the rows
+  // that they scale, with which the model is the base (layers/parts/scaled_linear.h).
+  void start_adapters();
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
   void micro(bool first_of_window);
   void update();
@@ -303,7 +307,7 @@ class Session : private CodeSink {
   KvCache cache_;
   std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
-  int root_ = -1, code_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
+  int root_ = -1, code_ = -1, load_ = -1, magnitudes_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
       to_kept_ = -1, to_trained_ = -1, eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
