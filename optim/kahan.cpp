@@ -21,8 +21,7 @@ void check_compensation(const OptimizerConfig& c, OptimReach reach, bool keeps_o
            "optim: " + c.name, "optim=adamw_bf16, or optim_args without it");
   if (c.state != StateForm::bf16)
     refuse("states in bf16 for use_kahan_summation, whose compensation rests with them",
-           "optim: " + c.name + ", states in " + to_string(c.state),
-           "optim=" + c.name + "_bf16 allow=[no_master]");
+           "optim: " + c.name + ", states in " + to_string(c.state), "optim=" + c.name + "_bf16");
 }
 
 void split_for_kahan(const float* x, int64_t n, bf16* p, float* c) {

@@ -16,11 +16,6 @@ struct Ends {
   int x, out;
 };
 
-// Dropout sites of a block; site 0 is the embedding's.
-uint32_t site(const Wiring& w, uint32_t k) {
-  return static_cast<uint32_t>(w.layer) * 4 + k;
-}
-
 float residual_std(const ModelSpec& s) {
   return s.small_residual_init ? s.init_std / std::sqrt(2.0f * static_cast<float>(s.L))
                                : s.init_std;
@@ -43,7 +38,7 @@ int attention_branch(Wiring& w, int x) {
   const int qkv = s.qk_norm == QkNorm::none
                       ? linear(w, "qkv", "qkv", qkv_shape(s), x, turn)
                       : qk_norm(w, linear(w, "qkv", "heads", qkv_shape(s), x), turn);
-  return attention(w, qkv, site(w, 1));
+  return attention(w, qkv, w.dropout_site());
 }
 
 // What the MLP makes of x, before the projection.
@@ -61,12 +56,12 @@ Ends pre_norm(Wiring& w) {
   const int x = w.given("x", s.C);
   const int att = attention_branch(w, norm(w, "ln_1", "1", x));
   const int mid = linear_residual(w, "attention_proj", "mid", projection_shape(s), att, x,
-                                  {s.residual_dropout, site(w, 2)});
+                                  {s.residual_dropout, w.dropout_site()});
   const bool parallel = s.placement == NormPlacement::parallel;
   const int act = mlp_branch(w, norm(w, "ln_2", "2", parallel ? x : mid));
   // The norm that follows is the next block's, of another pass with policies of its own.
   const int out = linear_residual(w, "mlp_proj", "out", down_shape(s), act, mid,
-                                  {s.residual_dropout, site(w, 3)});
+                                  {s.residual_dropout, w.dropout_site()});
   return {x, out};
 }
 
@@ -89,16 +84,16 @@ Ends post_norm(Wiring& w) {
   const int x = w.given("x", s.C);
   const int qkv = linear(w, "qkv", "qkv",
                          {.name = "attn.c_attn", .out = (s.H + 2 * s.G) * s.D, .init_std = std}, x);
-  const int att = attention(w, qkv, site(w, 1));
+  const int att = attention(w, qkv, w.dropout_site());
   const int mid = linear_residual(w, "attention_proj", "mid",
                                   {.name = "attn.c_proj", .out = s.C, .init_std = std}, att, x,
-                                  {s.residual_dropout, site(w, 2)});
+                                  {s.residual_dropout, w.dropout_site()});
   const int norm1 = norm(w, "ln_1", "1", mid);
   const int fc = linear(w, "fc", "fc", {.name = "mlp.c_fc", .out = s.F, .init_std = std}, norm1);
   const int act = activation(w, fc, s.activation);
   const int sum =
       linear_residual(w, "mlp_proj", "sum", {.name = "mlp.c_proj", .out = s.C, .init_std = std},
-                      act, norm1, {s.residual_dropout, site(w, 3)});
+                      act, norm1, {s.residual_dropout, w.dropout_site()});
   return {x, norm(w, "ln_2", "2", sum, "out")};
 }
 

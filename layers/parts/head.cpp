@@ -43,8 +43,8 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
       n_loss_("head.loss"),
       n_nll_("head.nll"),
       n_lse_("head.lse") {
-  Wiring w{body_, table, spec, precision.compute, Name("head"), -1, 0, &adapters};
-  const auto site = [&](uint32_t k) { return static_cast<uint32_t>(spec.L) * 4 + k; };
+  Wiring w{body_, table, spec, precision.compute, Name("head"), -1, spec.L, &adapters};
+  const uint32_t first = w.dropout_site(), last = w.dropout_site();
   const LinearShape dense{.name = "dense", .out = C_, .init_std = spec.init_std};
   out_ = x_ = w.given("x", C_);
   if (kind_ == HeadKind::masked_lm) {
@@ -66,10 +66,10 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
     return;
   }
   if (kind_ == HeadKind::sequence_classification) {
-    if (spec.head_dropout_first) out_ = dropout(w, "drop1", out_, {spec.head_dropout, site(1)});
+    if (spec.head_dropout_first) out_ = dropout(w, "drop1", out_, {spec.head_dropout, first});
     out_ = activation(w, linear(w, "dense", "dense", dense, out_), spec.head_activation);
   }
-  out_ = dropout(w, "drop2", out_, {spec.head_dropout, site(2)});
+  out_ = dropout(w, "drop2", out_, {spec.head_dropout, last});
   output_.weight = table.add({.name = Name("head.out.weight"),
                               .shape = {K_, C_},
                               .group = kGroupDecay,

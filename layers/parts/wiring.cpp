@@ -22,4 +22,10 @@ int Wiring::param(ParamInfo info) {
   return table.add(std::move(info));
 }
 
+uint32_t Wiring::dropout_site() {
+  ++dropouts;
+  require(dropouts < 4, "a layer has at most three dropouts");
+  return static_cast<uint32_t>(layer) * 4 + dropouts;
+}
+
 }  // namespace snug

@@ -40,6 +40,9 @@ struct Wiring {
   int64_t width(int slot) const { return body.slot(slot).shape({1, 1})[1]; }
   Name param_name(std::string_view layer_name, std::string_view suffix) const;
   int param(ParamInfo info);  // adds it, as one of this part
+  // The site of one more dropout: three a layer at most, so that all of a model differ. 0 is the
+  // embedding's.
+  uint32_t dropout_site();
 
   Body& body;
   ParamTable& table;
@@ -47,7 +50,7 @@ struct Wiring {
   DType dtype;                         // of activations
   Name name;                           // before those of parameters and slots
   int part;                            // ParamInfo::part of every parameter
-  int64_t layer;                       // of the KV cache
+  int64_t layer;                       // of the KV cache and of dropout sites
   const Adapters* adapters = nullptr;  // by the name of a layer; null: none
 
   // The linear stage that was added last, for a part that fuses with it.
@@ -65,6 +68,7 @@ struct Wiring {
                : nullptr;
   }
   std::optional<Linear> linear = {};
+  uint32_t dropouts = 0;  // sites given
 };
 
 }  // namespace snug

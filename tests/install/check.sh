@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check.sh BUILD: installs the build into a folder, moves that, builds the project beside this script
-# against it and runs it, and compiles every installed header alone.
+# against it and runs it, and compiles installed headers alone.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -36,7 +36,14 @@ flags=$(sed -n 's/.*"command": "[^ ]* \(.*\) -o .*/\1/p' "$work/out/compile_comm
 (cd "$work/prefix/include/snug" && find . -name '*.h' | sed 's|^\./||' |
   grep -vE '^engine/simt/(math|pack|simt_cuda)\.h$' | sort) > "$work/headers"
 (($(wc -l < "$work/headers") > 100)) || { echo "few headers are installed"; exit 1; }
+# What they name is there. Those with a .cpp of their own are read by it before all else; the others
+# compile alone here.
+(cd "$work/prefix/include/snug" && xargs sed -n 's/^ *#include "\(.*\)".*/\1/p' < "$work/headers" |
+  sort -u | while read -r name; do [[ -e $name ]] || echo "$name"; done) > "$work/missing"
+[[ ! -s $work/missing ]] || { echo "headers that are named and not installed:"; cat "$work/missing"; exit 1; }
+while read -r name; do [[ -e $here/../../${name%.h}.cpp ]] || echo "$name"; done \
+  < "$work/headers" > "$work/alone"
 # shellcheck disable=SC2016
 xargs -P 2 -I{} sh -c 'printf "#include \"%s\"\n" {} | c++ '"$flags"' -Wall -Wextra -fsyntax-only -x c++ - ||
-  { echo "{} does not compile alone"; exit 255; }' < "$work/headers"
-echo "$(wc -l < "$work/headers") headers compile alone"
+  { echo "{} does not compile alone"; exit 255; }' < "$work/alone"
+echo "$(wc -l < "$work/alone") of $(wc -l < "$work/headers") headers compiled alone"

@@ -344,6 +344,16 @@ TEST(ConfigErrors, Contradictions) {
                "parameters in fp32 for an optimizer that goes to its average and back",
                "optim: schedule_free_adamw (run.yaml:1), allow: [no_master] (run.yaml:3)",
                "no_master out of allow, or optim=adamw");
+  expect_error(free + "warmup_steps: 2000000000",
+               "warmup_steps of at most 1000000000 for this optimizer",
+               "optim: schedule_free_adamw (run.yaml:1), warmup_steps: 2000000000 (run.yaml:2)",
+               "warmup_steps=100, or leave it out");
+  const std::string kahan =
+      "precision: bf16\nallow: [no_master]\noptim_args: use_kahan_summation=true\n";
+  expect_error(kahan + "optim: sgd",
+               "states in bf16 for use_kahan_summation, whose compensation rests with them",
+               "optim: sgd, states in fp32 (run.yaml:3)", "optim=sgd_bf16");
+  EXPECT_NO_THROW(load_config_text(kahan + "optim: sgd_bf16", "run.yaml", {}));  // what is advised
   expect_error("optim: adamw_bf16\nprecision: bf16\noptim_args: use_kahan_summation=true",
                "the permission no_master for use_kahan_summation, which takes a master's place",
                "allow: [], optim_args: use_kahan_summation=true (run.yaml:3)",

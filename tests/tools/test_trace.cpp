@@ -113,21 +113,21 @@ TEST(Trace, APlannedStepHasEveryOpAndThePeak) {
   EXPECT_EQ(ops, count("micro_first") + 7 * count("micro_next") + count("update"));
 }
 
-// What lives and dies between two ops, or after the last, is in the counters too.
+// What lives and dies before the first op, between two, or after the last is in the counters too.
 TEST(Trace, PeaksBetweenOpsAreNotLost) {
-  for (const bool at_end : {false, true}) {
+  for (const int ops_before : {0, 1, 2}) {
+    SCOPED_TRACE(ops_before);
     Plan plan;
     Schedule& s = plan.schedule;
     HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 1 << 20);
     {
       HandRecorder r(s, "micro_first", 0, false);
-      r.op("a", "", 1000, 1000);
-      if (at_end) r.op("b", "", 1000, 1000);
+      for (int k = 0; k < ops_before; ++k) r.op("before", "", 1000, 1000);
       const size_t first = r.make("x", "", Category::activations, 1 << 20);
       const size_t second = r.make("y", "", Category::workspace, 1 << 19);
       r.end(first);
       r.end(second);
-      if (!at_end) r.op("b", "", 1000, 1000);
+      for (int k = ops_before; k < 2; ++k) r.op("after", "", 1000, 1000);
     }
     s.pack();
     plan.engine_bytes = s.arena_bytes();

@@ -53,6 +53,17 @@ bool own_beta2(double value) {
   return false;
 }
 
+// The compensation is a state, also of an optimizer that has no other.
+bool asks_compensation(const RunConfig& c) {
+  OptimizerConfig o;
+  try {
+    o.args = parse_optim_args(c.optim_args);
+  } catch (const Error&) {  // check_optim_args says so
+    return false;
+  }
+  return compensates(o);
+}
+
 // Names and values of optim_args, with the place where they stand.
 void check_optim_args(const RunConfig& c) {
   try {
@@ -129,6 +140,9 @@ void check_schedule_free(const RunConfig& c, Complaints& complaints) {
     complaints.add(ErrorCode::usage, "warmup_steps as a number of steps for this optimizer",
                    quote(c, {"optim", share ? "warmup_steps" : "warmup_ratio"}),
                    "warmup_steps=100, or leave it out");
+  if (c.warmup_steps > 1e9)
+    complaints.add(ErrorCode::usage, "warmup_steps of at most 1000000000 for this optimizer",
+                   quote(c, {"optim", "warmup_steps"}), "warmup_steps=100, or leave it out");
   if (c.warmup_steps > 0 && c.optim_args.find("warmup_steps") != std::string::npos)
     complaints.add(ErrorCode::usage, "warmup_steps once, as a key or in optim_args",
                    quote(c, {"warmup_steps", "optim_args"}), "leave it out of optim_args");
@@ -289,7 +303,8 @@ void check_config(const RunConfig& c, Complaints& complaints) {
                    fmt::format("optim_state as the name of optim says: {}", to_string(named.state)),
                    quote(c, {"optim_state", "optim"}),
                    fmt::format("optim={} optim_state={}", named.facts->name, c.optim_state));
-  if (named.state != StateForm::f32 && uses(kUsesMomentum) && c.sgd_momentum == 0)
+  if (named.state != StateForm::f32 && uses(kUsesMomentum) && c.sgd_momentum == 0 &&
+      !asks_compensation(c))
     complaints.add(ErrorCode::usage,
                    fmt::format("sgd_momentum above 0 for states in {}", to_string(named.state)),
                    named.says_state ? quote(c, {"optim", "sgd_momentum"})

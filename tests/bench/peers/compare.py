@@ -1,6 +1,6 @@
 """Snug beside PyTorch on this machine: training steps of the same models, run in turn, medians.
 
-    python3 tests/bench/peers/compare.py --snug build/bin/snug [--rows 124m,10m,medium] [--pairs 3]
+    python3 tests/bench/peers/compare.py --snug build/bin/snug [--rows 124m,10m,medium | --folder FOLDER] [--pairs 3]
 
 Every pair runs Snug, PyTorch and Snug again as whole processes; the two Snug runs of a pair give the A/A
 noise. With --share 0.55 a pair begins with PyTorch, and Snug gets that share of its peak as `memory`, so
@@ -34,7 +34,7 @@ def run(command):
 
 
 def snug_command(args, row, precision):
-    model = (
+    model = f"model={args.folder}" if args.folder else (
         f"model={{type: gpt2, n_layer: {row['layers']}, n_embd: {row['width']}, n_head: {row['heads']}, "
         f"n_positions: {row['length']}, vocab_size: {row['vocab']}, resid_pdrop: 0, attn_pdrop: 0, embd_pdrop: 0}}"
     )
@@ -46,6 +46,10 @@ def snug_command(args, row, precision):
 
 
 def torch_command(args, row, precision, mode):
+    if args.folder:
+        return [sys.executable, os.path.join(HERE, "transformers_folder.py"), "--folder", args.folder, "--precision",
+                precision, "--threads", str(args.threads), "--steps", str(row["steps"]), "--length", str(row["length"]),
+                "--batch", str(row["batch"])] + (["--checkpointing"] if mode == "checkpointing" else [])
     padded = (row["vocab"] + 127) // 128 * 128
     command = [
         sys.executable, os.path.join(HERE, "pytorch_gpt2.py"), "--precision", precision,
@@ -68,6 +72,9 @@ def main():
     parser.add_argument("--modes", default="eager", help="eager, compiled, or both with a comma")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--folder", help="a model folder in place of --rows; --modes are eager and checkpointing")
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--share", type=float, help="memory for Snug, as a share of PyTorch's peak")
     parser.add_argument("--snug-key", action="append", default=[], help="a key=value for snug bench")
     args = parser.parse_args()
@@ -76,6 +83,9 @@ def main():
           "| Snug RSS GiB | PyTorch RSS GiB | RSS ratio |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     version = imported = None
+    if args.folder:
+        args.rows = os.path.basename(os.path.normpath(args.folder))
+        ROWS[args.rows] = dict(length=args.length, batch=args.batch, steps=2)
     for name in args.rows.split(","):
         row = ROWS[name]
         for precision in args.precisions.split(","):

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "tests/tools/e2e/followed.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -15,15 +16,6 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Behind "try:", to the end of the line.
-std::string advice(const std::string& err) {
-  const std::string mark = "\n  try:   ";
-  const size_t at = err.find(mark);
-  return at == std::string::npos
-             ? ""
-             : err.substr(at + mark.size(), err.find('\n', at + 2) - at - mark.size());
-}
-
 // A refusal with usage or data whose advice, put in place of `with` in the command or behind it,
 // works.
 void follow(const std::vector<std::string>& command, const std::string& found,
@@ -31,7 +23,7 @@ void follow(const std::vector<std::string>& command, const std::string& found,
   const Outcome o = run(command);
   ASSERT_EQ(o.code, 2) << o.out;
   EXPECT_TRUE(has(o.err, found)) << o.err;
-  EXPECT_EQ(advice(o.err), tried) << o.err;
+  EXPECT_EQ(advice_of(o.err), tried) << o.err;
   const Outcome good = run(then);
   EXPECT_EQ(good.code, 0) << good.err;
 }
@@ -56,7 +48,7 @@ TEST(Advice, OfARunThatGoesOn) {
   follow({"train", "resume=latest", "output_dir=" + dir}, "without --config or model",
          "snug train " + dir, {"train", dir});
   // Without its folder there is none to name.
-  EXPECT_EQ(advice(run({"train", "resume=latest"}).err),
+  EXPECT_EQ(advice_of(run({"train", "resume=latest"}).err),
             "snug train RUN, with the folder of the run");
 }
 
@@ -147,13 +139,13 @@ TEST(Advice, OfFilesThatArePacked) {
     }
     const Outcome o = w.train("run", {"train_data=" + w.path(name)});
     EXPECT_EQ(o.code, 2) << name;
-    EXPECT_TRUE(advice(o.err).starts_with(command)) << o.err;
-    EXPECT_TRUE(has(advice(o.err), w.path(name))) << o.err;
+    EXPECT_TRUE(advice_of(o.err).starts_with(command)) << o.err;
+    EXPECT_TRUE(has(advice_of(o.err), w.path(name))) << o.err;
   }
   // What can be done here is.
   const std::string packed = w.path("a.tar.gz"), folder = w.path("unpacked");
   fs::create_directory(folder);
-  std::string command = advice(w.train("run", {"train_data=" + packed}).err);
+  std::string command = advice_of(w.train("run", {"train_data=" + packed}).err);
   command = command.substr(0, command.find(','));
   command.replace(command.find("FOLDER"), 6, folder);
   ASSERT_EQ(shell(command).code, 0);
@@ -193,11 +185,11 @@ TEST(Advice, OfOtherTrainersWords) {
     EXPECT_EQ(o.code, 2) << word << "\n" << o.out;
     const std::string name(key, std::string_view(key).find('='));
     if (name == "freeze") {
-      EXPECT_TRUE(has(advice(o.err), "freeze='bias$'")) << o.err;
+      EXPECT_TRUE(has(advice_of(o.err), "freeze='bias$'")) << o.err;
     }
     const std::string bare =
         name.starts_with("model.") && has(word, "model.") ? name.substr(6) : name;
-    EXPECT_TRUE(has(advice(o.err), bare)) << o.err;
+    EXPECT_TRUE(has(advice_of(o.err), bare)) << o.err;
     const Outcome good = run(joined(plain, {key}));
     EXPECT_EQ(good.code, 0) << key << "\n" << good.err;
   }
