@@ -24,10 +24,9 @@ void DirectedOptimizer::update_window(Context& ctx, const UpdateTargets& targets
     if (directs(store, spans[i])) {
       const auto same = [&](size_t k) { return spans[k].param == spans[i].param; };
       if ((i > 0 && same(i - 1)) || (i + 1 < spans.size() && same(i + 1)))
-        fail(ErrorCode::unsupported,
-             fmt::format("whole parameters for {}, which looks at matrices", name()),
-             fmt::format("parameter {} in pieces", spans[i].param),
-             "a store made from the optimizer's states()");
+        fail(ErrorCode::unsupported, fmt::format("matrices in one piece for {}", name()),
+             fmt::format("a cut of parameter {}", spans[i].param),
+             "a store that the optimizer's states() made");
       direct(ctx, targets, store, spans[i++], state);
       continue;
     }

@@ -100,8 +100,8 @@ TEST_P(Matrices, RefuseParametersInPieces) {
   const Updates run{.name = GetParam()};
   const auto optimizer = make_optimizer(run.config());
   expect_error(ErrorCode::unsupported,
-               {"whole parameters for ", GetParam(), "parameter 3 in pieces",
-                "a store made from the optimizer's states()"},
+               {"matrices in one piece for ", GetParam(), "a cut of parameter 3",
+                "a store that the optimizer's states() made"},
                [&] {
                  run_on_plan_and_cpu({}, [&](Case& c) {
                    const View flat = c.inout("master", {1024}, DType::f32, Values(1024, 0.5));
@@ -112,7 +112,7 @@ TEST_P(Matrices, RefuseParametersInPieces) {
                });
 }
 
-// Of no embedding, norm or bias; three numbers a row of queries and keys' heads.
+// Of embeddings, norms and biases two.
 TEST(MatricesOfMuon, HaveOneState) {
   const ParamTable table = layers();
   const StateSet set = make_optimizer(Updates{.name = "muon"}.config())->states(table);

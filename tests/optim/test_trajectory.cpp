@@ -161,10 +161,9 @@ TEST(OptimTrajectory, StaysWithItsReferenceOverAHundredSteps) {
     Values kept;
     const Values trained = run_steps(config, p0, gradients, Values(kLongSteps, 0.01),
                                      description.at("rows"), &kept, description.at("seconds"));
-    // Products of bf16: each of the 15 rounds by 2^-9 of what the polynomial, at most 3.4445 steep,
-    // makes of it; that of a step is at most 0.05 of its length.
-    const double tolerance = name == "muon_bf16" ? 0.05 : 1e-6;
-    EXPECT_EQ(kept.empty(), !find_optimizer(config.name)->keeps_others);
+    // Products of bf16: each of 15 rounds a direction, whose numbers are at most 1, by 2^-9; torch sums in
+    // another order, and so rounds some of them the other way. Steps of 0.01 add that up.
+    const bool coarse = name == "muon_bf16";
     double worst = 0;
     for (const auto& [got, what] :
          {std::pair<const Values*, const char*>(&trained, ".params"), {&kept, ".kept"}}) {
@@ -178,7 +177,9 @@ TEST(OptimTrajectory, StaysWithItsReferenceOverAHundredSteps) {
           largest = std::max(largest, std::fabs(reference));
           error = std::max(error, std::fabs(value - reference));
         }
-        EXPECT_LE(error, tolerance * largest) << what << " after update " << row + 1;
+        const double most =
+            coarse ? 15 * 0x1p-9 * 0.01 * static_cast<double>(row + 1) : 1e-6 * largest;
+        EXPECT_LE(error, most) << what << " after update " << row + 1;
         worst = std::max(worst, error / largest);
         if (config.weight_decay == 0) {
           EXPECT_EQ((*got)[row * kLongSize], p0[0]);
