@@ -163,7 +163,7 @@ void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateSto
                     s.offset + s.elements <= here.first + here.gradients.elements(),
                 "gradients for all spans of the window");
     }
-    update_spans(ctx, here, store, store.window(w), state);
+    update_window(ctx, here, store, store.window(w), state);
     if (t.brought) t.brought->close_window(ctx, w);
     // Of a skipped step too.
     if (t.gate && !ctx.planning() && store.writes_back())
@@ -175,7 +175,7 @@ void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateSto
 void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, StateStore& store,
                                         std::span<const StateSpan> spans, const View& state) const {
   const ChunkMap map(ctx, spans, t.master.elements());
-  const int states = store.states();
+  const int states = count();
 
   // Where the parameters of every span lie, its states and their scales, and the weights that the
   // store has.
@@ -211,9 +211,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       check_form(config().state, codecs_[static_cast<size_t>(k)], form);
       const View v = store.acquire(ctx, k, span);
       expect(v, "state",
-             {{"elements", form.value_bytes(store.numbers(span)) / size_of(form.dtype)}});
+             {{"elements", form.value_bytes(store.numbers(k, span)) / size_of(form.dtype)}});
       note(v);
-      state_bytes += form.bytes(store.numbers(span));
+      state_bytes += form.bytes(store.numbers(k, span));
     }
     if (in_codes())
       for (int k = 0; k < states; ++k) {
@@ -259,7 +259,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   int64_t factored = 0, sums_of_factors = 0, in_matrices = 0;
   for (const StateSpan& span : spans)
     if (const int64_t rows = store.rows(span); rows > 0) {
-      factored += store.numbers(span);
+      factored += store.numbers(0, span);
       in_matrices += span.elements;
       sums_of_factors = std::max(sums_of_factors, factored_sums(rows, span.elements));
     }
@@ -317,7 +317,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
         else
           factored_moments(ctx.threads(), moments, rounded + at, rows, width, own, next_factors,
                            room);
-        next_factors += store.numbers(spans[i]);
+        next_factors += store.numbers(0, spans[i]);
       }
       const auto factors_at = [&](int64_t span) {
         return all_factors != nullptr ? factors_of[span] : nullptr;
@@ -453,9 +453,10 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     StateStore& store;
     std::span<const StateSpan> spans;
     const OptimizerConfig& config;
+    int states;
     float* factors;
   };
-  const List list{ctx, t, store, spans, config(), static_cast<float*>(factors.data)};
+  const List list{ctx, t, store, spans, config(), count(), static_cast<float*>(factors.data)};
   // What was acquired before the op, once more: so no table of places is needed.
   const auto at = [](const void* p, size_t i) {
     const List& l = *static_cast<const List*>(p);
@@ -463,7 +464,7 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     UpdateSpan span;
     span.master = l.store.acquire_master(l.ctx, s);
     if (!span.master.defined()) span.master = l.targets.master.rows(s.offset, s.elements);
-    for (int k = 0; k < l.store.states(); ++k) {
+    for (int k = 0; k < l.states; ++k) {
       span.states.at(static_cast<size_t>(k)) = l.store.acquire(l.ctx, k, s);
       span.scales.at(static_cast<size_t>(k)) = l.store.acquire_scales(l.ctx, k, s);
     }
@@ -481,14 +482,14 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     if (span.rows > 0) {
       float* own = l.factors;
       for (size_t before = 0; before < i; ++before)
-        if (l.store.rows(l.spans[before]) > 0) own += l.store.numbers(l.spans[before]);
+        if (l.store.rows(l.spans[before]) > 0) own += l.store.numbers(0, l.spans[before]);
       span.factors = own;
     }
     return span;
   };
   int64_t factored = 0;
   for (const StateSpan& s : spans)
-    if (store.rows(s) > 0) factored += store.numbers(s);
+    if (store.rows(s) > 0) factored += store.numbers(0, s);
   on_queue(ctx, [&](auto& queue) {
     for (size_t i = 0; factored > 0 && i < spans.size(); ++i)
       if (const UpdateSpan m = at(&list, i); m.rows > 0)

@@ -58,10 +58,19 @@ class ElementwiseOptimizer : public Optimizer {
   virtual bool measures() const { return false; }
   virtual void measure_block(const ElementStep&, const ElementBlock&, NormLanes&) const {}
   virtual float factored_epsilon() const { return 0; }  // of factored.h
+  // The spans of an open window, and whose gradients are there.
+  virtual void update_window(Context& ctx, const UpdateTargets& targets, StateStore& store,
+                             std::span<const StateSpan> spans, const View& state) const {
+    update_spans(ctx, targets, store, spans, state);
+  }
 
- private:
+ public:
+  // Of any spans, or parts of some that begin at a multiple of 256 elements, of an open window: one op.
   void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
                     std::span<const StateSpan> spans, const View& state) const;
+
+ private:
+  int count() const { return static_cast<int>(state_names().size()); }  // of states
   bool in_codes() const { return codecs_[0] != nullptr; }
   // A piece of state k of a span as floats, `room` where it does not rest as such; and back.
   struct Place {

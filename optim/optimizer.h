@@ -46,6 +46,13 @@ struct OptimGroup {
 };
 inline constexpr int kMostOptimGroups = 12;
 
+// A matrix of a parameter that is one by itself: of rows that lie one behind the other. `head`: the rows
+// of a head, of queries and keys; else 0.
+struct OptimPiece {
+  int64_t rows;
+  int64_t head = 0;
+};
+
 // What an update is for: a step, or only to go from the weights that are trained to those that are kept,
 // or back (Optimizer::move).
 enum class WeightsMove : uint8_t { none, to_kept, to_trained };
@@ -66,7 +73,12 @@ struct OptimizerConfig {
   OptimArgs args;                  // of optimizers with settings of their own
   std::vector<OptimGroup> groups;  // at most kMostOptimGroups
   std::vector<int> group_of;       // by parameter: 0: none of them, k: groups[k - 1]; empty: none
+  // By parameter: the matrices of it, of the layers between embedding and head; none: of all others. For
+  // optimizers that look at matrices.
+  std::vector<std::vector<OptimPiece>> pieces;
   WeightsMove moves = WeightsMove::none;  // of what move() runs, which is no optimizer of its own
+  bool along =
+      false;  // nor is what takes the steps of optim/directed.h, whose gradients are directions
 };
 
 // A state of an optimizer. Of squares, or sums of them: no number of it is below 0.
@@ -78,8 +90,9 @@ struct OptimState {
 };
 
 // What an update of an element is made of: itself; all of its parameter, which is then served whole;
-// that, with states of matrices that have a number a row and a column (optim/factored.h).
-enum class OptimReach : uint8_t { element, parameter, factored };
+// that, with states of matrices that have a number a row and a column (optim/factored.h); a matrix of it
+// (optim/muon.h); a block of it, such as a row (optim/adam_mini.h). All but the first are served whole.
+enum class OptimReach : uint8_t { element, parameter, factored, matrix, blocks };
 
 class Optimizer {
  public:

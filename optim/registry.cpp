@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "engine/core/error.h"
+#include "optim/adam_mini.h"
 #include "optim/checks.h"
 #include "optim/kahan.h"
+#include "optim/muon.h"
 #include "optim/rules.h"
 
 namespace snug {
@@ -57,25 +59,43 @@ void measure_rule(const Rule& rule, const ElementStep& numbers, const ElementBlo
 template <class Entry>
 std::unique_ptr<Optimizer> make(const OptimizerConfig& c);
 
-template <class Entry, class Rule>
-class RuleOptimizer final : public ElementwiseOptimizer {
+template <class Entry>
+constexpr OptimReach own_reach() {
+  if constexpr (kDirects<Entry>) return Entry::kReach;
+  return OptimReach::element;
+}
+// What an optimizer is beside its rule.
+template <class Entry>
+using Driver = std::conditional_t<own_reach<Entry>() == OptimReach::matrix, MuonOptimizer,
+                                  std::conditional_t<own_reach<Entry>() == OptimReach::blocks,
+                                                     AdamMiniOptimizer, ElementwiseOptimizer>>;
+
+template <class Entry, class Rule, class Base = ElementwiseOptimizer>
+class RuleOptimizer final : public Base {
  public:
   RuleOptimizer(const OptimizerConfig& c, const Rule& rule)
-      : ElementwiseOptimizer(c, all_states(c), op_name(c.moves), Rule::kFlops, kReach<Rule>),
+      : Base(c, all_states(c), op_name(c), Rule::kFlops,
+             kDirects<Entry> ? own_reach<Entry>() : kReach<Rule>),
         rule_(rule) {
-    require(state_names().size() == static_cast<size_t>(Rule::kStates + (compensates(c) ? 1 : 0)),
-            "a name for each state of a rule");
+    require(
+        this->state_names().size() == static_cast<size_t>(Rule::kStates + (compensates(c) ? 1 : 0)),
+        "a name for each state of a rule");
+    if constexpr (std::is_base_of_v<DirectedOptimizer, Base>) {
+      OptimizerConfig steps = c;
+      steps.along = true;
+      this->along_ = make<Entry>(steps);
+    }
     if constexpr (kKeepsOthers<Entry>) {
       if (c.moves != WeightsMove::none) return;
-      to_kept_ = mover(c, WeightsMove::to_kept);
-      to_trained_ = mover(c, WeightsMove::to_trained);
+      this->to_kept_ = mover(c, WeightsMove::to_kept);
+      this->to_trained_ = mover(c, WeightsMove::to_trained);
     }
   }
   void prepare_step(StepState& state) const override {
     if constexpr (requires { rule_.prepare(state); })
       rule_.prepare(state);
     else
-      ElementwiseOptimizer::prepare_step(state);
+      Base::prepare_step(state);
   }
 
  protected:
@@ -102,11 +122,12 @@ class RuleOptimizer final : public ElementwiseOptimizer {
     c.moves = where;
     return make<Entry>(c);
   }
-  static const char* op_name(WeightsMove moves) {
-    if (moves == WeightsMove::to_kept) return "weights_to_kept";
-    if (moves == WeightsMove::to_trained) return "weights_to_trained";
-    static const std::string name = std::string(Entry::kName) + "_update";
-    return name.c_str();
+  static const char* op_name(const OptimizerConfig& c) {
+    if (c.moves == WeightsMove::to_kept) return "weights_to_kept";
+    if (c.moves == WeightsMove::to_trained) return "weights_to_trained";
+    static const std::string name = std::string(Entry::kName) + "_update",
+                             along = std::string(Entry::kName) + "_step";
+    return (c.along ? along : name).c_str();
   }
   const Rule rule_;
 };
@@ -116,15 +137,20 @@ std::unique_ptr<Optimizer> make(const OptimizerConfig& c) {
   Entry::check(c);
   std::unique_ptr<Optimizer> out;
   Entry::with_rule(c, [&](const auto& rule) {
-    out = std::make_unique<RuleOptimizer<Entry, std::decay_t<decltype(rule)>>>(c, rule);
+    using Rule = std::decay_t<decltype(rule)>;
+    if constexpr (std::is_same_v<Rule, AlongRule>)
+      out = std::make_unique<RuleOptimizer<Entry, Rule>>(c, rule);
+    else
+      out = std::make_unique<RuleOptimizer<Entry, Rule, Driver<Entry>>>(c, rule);
   });
   return out;
 }
 
 template <class Entry>
 OptimReach reach_of() {
-  OptimReach reach{};
-  Entry::with_rule({}, [&]<class Rule>(const Rule&) { reach = kReach<Rule>; });
+  OptimReach reach = own_reach<Entry>();
+  if (!kDirects<Entry>)
+    Entry::with_rule({}, [&]<class Rule>(const Rule&) { reach = kReach<Rule>; });
   return reach;
 }
 

@@ -33,6 +33,9 @@
 //   kKeepsOthers        optional, of the struct beside kName: with OptimizerConfig::moves set, with_rule
 //                       gives the rule that goes to the weights that are kept, or back, in place of a
 //                       step (optim/schedule_free_rule.h)
+//   kReach              optional, there too: matrix or blocks, of an optimizer whose own class finds the
+//                       direction of some spans' steps (optim/directed.h). With OptimizerConfig::along set
+//                       with_rule gives the rule that takes them (optim/along_rule.h)
 // Functions of a rule that kernels call are marked SNUG_RULE.
 #pragma once
 
@@ -68,6 +71,10 @@ inline constexpr OptimReach kReach = kFactors<Rule>    ? OptimReach::factored
                                                        : OptimReach::element;
 
 template <class Entry>
+inline constexpr bool kDirects = requires {
+  Entry::kReach;
+};
+template <class Entry>
 inline constexpr bool kKeepsOthers = requires {
   Entry::kKeepsOthers;
 };
@@ -79,6 +86,7 @@ struct GroupNumbers {
     double rate, weight_decay;
   };
   One of[kMaxGroups + 2 * kMostOptimGroups];
+  bool directions;  // gradients are directions (OptimizerConfig::along)
 };
 inline constexpr int kAllGroups = kMaxGroups + 2 * kMostOptimGroups;
 
@@ -86,6 +94,7 @@ inline GroupNumbers group_numbers(const OptimizerConfig& c) {
   GroupNumbers n{};
   for (GroupNumbers::One& one : n.of) one.rate = 1;
   n.of[kGroupDecay].weight_decay = c.weight_decay;
+  n.directions = c.along;
   for (size_t k = 0; k < c.groups.size(); ++k) {
     const OptimGroup& g = c.groups[k];
     GroupNumbers::One* two = n.of + kMaxGroups + 2 * k;
@@ -103,7 +112,8 @@ inline int number_of_group(const OptimizerConfig& c, const StateSpan& span) {
 
 SNUG_RULE ElementStep element_step(const StepState& s, const GroupNumbers& groups, int group) {
   ElementStep e;
-  e.gradient_factor = static_cast<float>(double{s.clip_factor} / double{s.loss_scale});
+  e.gradient_factor =
+      groups.directions ? 1.0f : static_cast<float>(double{s.clip_factor} / double{s.loss_scale});
   const int of_table = group < kMaxGroups ? group : (group - kMaxGroups) % 2;
   e.learning_rate = s.learning_rate[of_table] * groups.of[group].rate;
   e.weight_decay = groups.of[group].weight_decay;

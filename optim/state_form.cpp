@@ -1,5 +1,7 @@
 // How the states of an optimizer rest: which codec each of them has, and which tensors keep f32.
 #include "engine/core/error.h"
+#include "optim/adam_mini.h"
+#include "optim/directed.h"
 #include "optim/optimizer.h"
 #include "optim/resting.h"
 
@@ -22,12 +24,34 @@ const Codec* codec_of_state(StateForm form, bool squares) {
   return nullptr;
 }
 
+namespace {
+
+// Of the second state: of Muon's matrices nothing; of Adam-mini one number a block.
+std::vector<int64_t> second_counts(const OptimizerConfig& config, OptimReach reach,
+                                   const ParamTable& table) {
+  std::vector<int64_t> counts(static_cast<size_t>(table.size()), -1);
+  for (int i = 0; i < table.size(); ++i) {
+    const auto p = static_cast<size_t>(i);
+    const std::span<const OptimPiece> pieces = pieces_of(config, i);
+    if (reach == OptimReach::matrix) {
+      if (!pieces.empty()) counts[p] = 0;
+      continue;
+    }
+    counts[p] = blocks_of(table[i], pieces);
+  }
+  return counts;
+}
+
+}  // namespace
+
 StateSet Optimizer::states(const ParamTable& table) const {
   StateSet set(state_names_);
   set.whole = reach_ != OptimReach::element;
   if (reach_ == OptimReach::factored)
     for (int i = 0; i < table.size(); ++i)
       set.rows.push_back(table[i].shape.rank() == 2 ? table[i].rows : 0);
+  if (reach_ == OptimReach::matrix || reach_ == OptimReach::blocks)
+    set.counts = {{}, second_counts(config_, reach_, table)};
   const StateForm how = config_.state;
   if (how == StateForm::f32 || state_names_.empty()) return set;
   if (how == StateForm::bf16) {

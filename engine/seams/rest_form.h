@@ -36,13 +36,19 @@ struct StateSet {
   // By parameter: the rows of a matrix of which a state has a number for every row and then one for
   // every column, in place of one an element; 0: one an element; empty: of all.
   std::vector<int64_t> rows;
+  // By state and by parameter: how many numbers it has of it, where that is neither; -1: as above, and
+  // empty: of all.
+  std::vector<std::vector<int64_t>> counts;
 
   int64_t rows_of(int param) const {
     const auto p = static_cast<size_t>(param);
     return param >= 0 && p < rows.size() ? rows[p] : 0;
   }
-  // Of a state of a parameter, or of that many elements of it.
-  int64_t numbers(int param, int64_t elements) const {
+  // Of state `k` of a parameter, or of that many elements of it.
+  int64_t numbers(int k, int param, int64_t elements) const {
+    const auto p = static_cast<size_t>(param), state = static_cast<size_t>(k);
+    if (param >= 0 && state < counts.size() && p < counts[state].size() && counts[state][p] >= 0)
+      return elements > 0 ? counts[state][p] : 0;
     const int64_t r = rows_of(param);
     return r > 0 ? r + elements / r : elements;
   }
@@ -56,9 +62,10 @@ struct StateSet {
   }
   // Of all states of a parameter.
   int64_t bytes_of(int param, int64_t elements) const {
-    return names.empty() ? 0
-                         : static_cast<int64_t>(names.size()) *
-                               form_of(0, param).bytes(numbers(param, elements));
+    int64_t bytes = 0;
+    for (int k = 0; k < static_cast<int>(names.size()); ++k)
+      bytes += form_of(k, param).bytes(numbers(k, param, elements));
+    return bytes;
   }
 };
 

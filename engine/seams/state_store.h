@@ -47,9 +47,9 @@ class StateStore {
   // many elements.
   virtual RestForm form(int /*k*/, const StateSpan&) const { return {}; }
   // Rows of a span of which states have a number for every row and then one for every column, in place
-  // of one an element (StateSet::rows); else 0. And how many numbers a state of it has.
+  // of one an element (StateSet::rows); else 0. And how many numbers state `k` of it has.
   virtual int64_t rows(const StateSpan&) const { return 0; }
-  int64_t numbers(const StateSpan& s) const {
+  virtual int64_t numbers(int /*k*/, const StateSpan& s) const {
     const int64_t r = rows(s);
     return r > 0 ? r + s.elements / r : s.elements;
   }

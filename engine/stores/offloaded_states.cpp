@@ -56,19 +56,19 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     }
   }
 
-  std::vector<int64_t> sizes;  // elements, or bytes of what does not lie flat
-  int64_t extent = 0;
-  for (size_t i = 0; i < windows_.size(); ++i) {
-    Window& w = windows_[i];
-    sizes.push_back(w.end - w.begin);
-    if (!lie_flat(set_)) {
-      w.places = StatePlaces(std::span(spans_).subspan(w.first, w.count), set_);
-      sizes.back() = w.places.bytes();
+  const bool flat = lie_flat(set_);
+  for (Window& w : windows_)
+    if (!flat) w.places = AllPlaces(std::span(spans_).subspan(w.first, w.count), set_);
+  std::vector<int64_t> sizes(windows_.size());  // elements, or bytes of what does not lie flat
+  for (int k = 0; k < states_; ++k) {
+    int64_t extent = 0;
+    for (size_t i = 0; i < windows_.size(); ++i) {
+      const Window& w = windows_[i];
+      sizes[i] = flat ? w.end - w.begin : w.places.of(k).bytes();
+      extent += sizes[i];
     }
-    extent += sizes.back();
-  }
-  for (const Name name : set_.names) {
-    all_.push_back(ctx.host_tensor(name, {extent}, lie_flat(set_) ? set_.form.dtype : DType::u8));
+    all_.push_back(ctx.host_tensor(set_.names[static_cast<size_t>(k)], {extent},
+                                   flat ? set_.form.dtype : DType::u8));
     std::vector<Tensor> pieces = ctx.split(all_.back(), sizes);
     for (size_t w = 0; w < windows_.size(); ++w) windows_[w].host.push_back(std::move(pieces[w]));
   }
@@ -235,15 +235,15 @@ View OffloadedStateStore::place(int k, const StateSpan& span) const {
 View OffloadedStateStore::acquire(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return place(k, span);
   const Window& w = opened(span);
-  return w.places.values(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
-                         numbers(span));
+  return w.places.of(k).values(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
+                               numbers(k, span));
 }
 
 View OffloadedStateStore::acquire_scales(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return {};
   const Window& w = opened(span);
-  return w.places.scales(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
-                         span.elements);
+  return w.places.of(k).scales(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
+                               span.elements);
 }
 
 View OffloadedStateStore::acquire_master(Context&, const StateSpan& span) {
@@ -268,16 +268,17 @@ View OffloadedStateStore::stored(int k, int64_t first) const {
   const Window& w = window_of(first);
   const View& all = w.host[static_cast<size_t>(k)].view();
   if (lie_flat(set_)) return all.rows(first - w.begin, w.end - first);
-  return w.places.values(all, set_.form_of(k, w.places.param_at(first)), first,
-                         w.places.elements_from(first));
+  const StatePlaces& places = w.places.of(k);
+  return places.values(all, set_.form_of(k, places.param_at(first)), first,
+                       places.elements_from(first));
 }
 
 View OffloadedStateStore::stored_scales(int k, int64_t first) const {
   if (lie_flat(set_)) return {};
   const Window& w = window_of(first);
-  return w.places.scales(w.host[static_cast<size_t>(k)].view(),
-                         set_.form_of(k, w.places.param_at(first)), first,
-                         w.places.elements_from(first));
+  const StatePlaces& places = w.places.of(k);
+  return places.scales(w.host[static_cast<size_t>(k)].view(),
+                       set_.form_of(k, places.param_at(first)), first, places.elements_from(first));
 }
 
 // Piece by piece, one on its way while the one before is rounded.

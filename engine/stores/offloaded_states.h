@@ -48,6 +48,9 @@ class OffloadedStateStore final : public StateStore {
   bool writes_back() const override { return true; }
   RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
   int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
+  int64_t numbers(int k, const StateSpan& span) const override {
+    return set_.numbers(k, span.param, span.elements);
+  }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;
@@ -80,8 +83,8 @@ class OffloadedStateStore final : public StateStore {
     bool holes = false;           // something between or behind the spans is not trained
     // One a state, then the parameters, then the 16-bit weights of a part.
     std::vector<Tensor> host, device;
-    Event moved;         // the last copy that was begun
-    StatePlaces places;  // of states that do not lie flat
+    Event moved;       // the last copy that was begun
+    AllPlaces places;  // of states that do not lie flat
   };
   void make_master(Context& ctx, const ParamTable& table, int64_t window, DType dtype);
   void make_weights(Context& ctx);

@@ -12,37 +12,36 @@ PlainStateStore::PlainStateStore(Context& ctx, const ParamTable& table, StateSet
     if (i == 0 || (by_part && run_of(i) != run_of(i - 1))) windows_.emplace_back(i, 0);
     ++windows_.back().second;
   }
-  int64_t extent = table.trained_elements();
-  DType dtype = set_.form.dtype;
-  if (!lie_flat(set_)) {
-    places_ = StatePlaces(spans_, set_);
-    extent = places_.bytes();
-    dtype = DType::u8;
-  }
-  for (const Name name : set_.names)
-    states_.push_back(ctx.tensor(name, {extent}, dtype, Category::optimizer));
+  const bool flat = lie_flat(set_);
+  if (!flat) places_ = AllPlaces(spans_, set_);
+  for (int k = 0; k < static_cast<int>(set_.names.size()); ++k)
+    states_.push_back(ctx.tensor(set_.names[static_cast<size_t>(k)],
+                                 {flat ? table.trained_elements() : places_.of(k).bytes()},
+                                 flat ? set_.form.dtype : DType::u8, Category::optimizer));
 }
 
 View PlainStateStore::acquire(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return flat(k).rows(span.offset, span.elements);
-  return places_.values(flat(k), form(k, span), span.offset, numbers(span));
+  return places_.of(k).values(flat(k), form(k, span), span.offset, numbers(k, span));
 }
 
 View PlainStateStore::acquire_scales(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return {};
-  return places_.scales(flat(k), form(k, span), span.offset, span.elements);
+  return places_.of(k).scales(flat(k), form(k, span), span.offset, span.elements);
 }
 
 View PlainStateStore::stored(int k, int64_t first) const {
   if (lie_flat(set_)) return flat(k).rows(first, flat(k).elements() - first);
-  return places_.values(flat(k), set_.form_of(k, places_.param_at(first)), first,
-                        places_.elements_from(first));
+  const StatePlaces& places = places_.of(k);
+  return places.values(flat(k), set_.form_of(k, places.param_at(first)), first,
+                       places.elements_from(first));
 }
 
 View PlainStateStore::stored_scales(int k, int64_t first) const {
   if (lie_flat(set_)) return {};
-  return places_.scales(flat(k), set_.form_of(k, places_.param_at(first)), first,
-                        places_.elements_from(first));
+  const StatePlaces& places = places_.of(k);
+  return places.scales(flat(k), set_.form_of(k, places.param_at(first)), first,
+                       places.elements_from(first));
 }
 
 }  // namespace snug

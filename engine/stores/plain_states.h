@@ -23,6 +23,9 @@ class PlainStateStore final : public StateStore {
   }
   RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
   int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
+  int64_t numbers(int k, const StateSpan& span) const override {
+    return set_.numbers(k, span.param, span.elements);
+  }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}
@@ -33,7 +36,7 @@ class PlainStateStore final : public StateStore {
   const View& flat(int k) const { return states_[static_cast<size_t>(k)].view(); }
 
   StateSet set_;
-  StatePlaces places_;  // unless they lie flat
+  AllPlaces places_;  // unless they lie flat
   std::vector<StateSpan> spans_;
   std::vector<std::pair<size_t, size_t>> windows_;  // first and number of its spans
   std::vector<Tensor> states_;

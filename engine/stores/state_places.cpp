@@ -20,19 +20,26 @@ View part(const View& piece, DType dtype, int64_t begin, int64_t elements) {
 }  // namespace
 
 bool lie_flat(const StateSet& set) {
-  return !set.form.coded() && set.rows.empty();
+  return !set.form.coded() && set.rows.empty() && set.counts.empty();
 }
 
 // Room for whole steps of 256 elements, as the flat range has.
-StatePlaces::StatePlaces(std::span<const StateSpan> spans, const StateSet& set) {
+StatePlaces::StatePlaces(std::span<const StateSpan> spans, const StateSet& set, int k) {
   for (const StateSpan& s : spans) {
-    const RestForm form = set.names.empty() ? RestForm{} : set.form_of(0, s.param);
+    const RestForm form = set.names.empty() ? RestForm{} : set.form_of(k, s.param);
     require(!form.coded() || kSpanAlignment % form.block == 0, "blocks that divide 256 elements");
-    const int64_t n = set.numbers(s.param, s.elements), room = round_up(n, kSpanAlignment);
+    const int64_t n = set.numbers(k, s.param, s.elements), room = round_up(n, kSpanAlignment);
     const int64_t values = round_up(form.value_bytes(room), kAlign);
     places_.push_back({s.param, s.offset, n, bytes_, bytes_ + values});
     bytes_ += values + round_up(4 * form.scales(room), kAlign);
   }
+  // A state that has nothing of all of these is a tensor all the same.
+  if (!spans.empty()) bytes_ = std::max(bytes_, kAlign);
+}
+
+AllPlaces::AllPlaces(std::span<const StateSpan> spans, const StateSet& set) {
+  const int states = set.counts.empty() ? 1 : static_cast<int>(set.names.size());
+  for (int k = 0; k < states; ++k) places_.emplace_back(spans, set, k);
 }
 
 const StatePlaces::Place& StatePlaces::at(int64_t first) const {

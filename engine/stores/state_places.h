@@ -1,5 +1,6 @@
 // Where the states of some spans lie in one piece of bytes, when not all of them rest alike: span
-// behind span, and of each its values and then its scales. The same places for every state.
+// behind span, and of each its values and then its scales. The same places for every state, but where
+// states have numbers of a parameter that differ (StateSet::counts).
 //
 //   | wte f32 ............ | c_attn codes .... | scales | c_fc codes ... | scales | ln_f f32 |
 #pragma once
@@ -15,7 +16,7 @@ class StatePlaces {
  public:
   StatePlaces() = default;
   // `spans` go up in the flat range.
-  StatePlaces(std::span<const StateSpan> spans, const StateSet& set);
+  StatePlaces(std::span<const StateSpan> spans, const StateSet& set, int k = 0);
 
   int64_t bytes() const { return bytes_; }
   // Of `piece`, u8: what a span of these, or part of one, has there. It begins a block.
@@ -41,5 +42,18 @@ class StatePlaces {
 
 // Whether all parameters have states of one dtype without scales, which lie as the parameters do.
 bool lie_flat(const StateSet& set);
+
+// The places of every state; one for all where they are the same.
+class AllPlaces {
+ public:
+  AllPlaces() = default;
+  AllPlaces(std::span<const StateSpan> spans, const StateSet& set);
+  const StatePlaces& of(int k) const {
+    return places_[places_.size() == 1 ? 0 : static_cast<size_t>(k)];
+  }
+
+ private:
+  std::vector<StatePlaces> places_;
+};
 
 }  // namespace snug

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch (Lion: of lion-pytorch, AdEMAMix: of
-bitsandbytes, Lamb and LARS: of torch-optimizer, the schedule-free ones: of schedulefree), learning-rate schedules of transformers.
+bitsandbytes, Lamb and LARS: of torch-optimizer, the schedule-free ones: of schedulefree, Adam-mini: of adam-mini),
+learning-rate schedules of transformers.
 
     python3 make_optim_golden.py           write the files next to this script
     python3 make_optim_golden.py --check   recompute and compare with the committed files
@@ -17,7 +18,9 @@ Everything is computed in float64 from float32-exact inputs.
   evaluate, of schedulefree's eval(). kahan.params, kahan.rest and kahan.exact (10,60): plain steps of weights in two
   bf16 numbers, and in float64. Elements 0, 1 and 2 have
   no gradient ever, in the second half, in the first half. Metadata cases: JSON, case -> optimizer and args as Snug
-  spells them, weight_decay, momentum, nesterov, dampening, rows (0: a vector).
+  spells them, weight_decay, momentum, nesterov, dampening, rows (0: a vector), pieces (rows and rows of a head of the
+  matrices of it, one behind the other), seconds (numbers of the second state; -1: one an element). Muon's polynomial
+  is in float64 as all else, that of muon_bf16 in bf16, as torch has it.
 - optim_schedules: one tensor (60) per case, factors of the base rate at steps 0..59 (step 0 is the first update;
   warm-up starts at 0, with wsd_min_lr at the least rate; constant has no warm-up, whatever warmup_steps says).
   Metadata cases: JSON, case -> lr_scheduler_type, warmup_steps 7, total_steps 60, and further arguments as
@@ -29,9 +32,11 @@ Everything is computed in float64 from float32-exact inputs.
 
 import argparse
 import importlib.metadata
+import inspect
 import json
 import sys
 
+import adam_mini
 import lion_pytorch
 import numpy as np
 import schedulefree
@@ -174,8 +179,40 @@ LONG_CASES = {
     "schedule_free_sgd_warm": ("schedule_free_sgd", {"warmup_steps": 7, "momentum": 0.6}, "SGDScheduleFree",
                                {"warmup_steps": 7, "momentum": 0.6, "weight_decay": 0.1}),
 }
+for name, args, options in [
+    ("muon", {}, {}),
+    ("muon_tall", {"momentum": 0.8, "nesterov": 0, "ns_steps": 3}, {"momentum": 0.8, "nesterov": False, "ns_steps": 3}),
+    ("muon_rms", {"match_rms_adamw": 1, "ns_a": 3.0, "ns_b": -3.2, "ns_c": 1.2, "eps": 1e-3},
+     {"adjust_lr_fn": "match_rms_adamw", "ns_coefficients": (3.0, -3.2, 1.2), "eps": 1e-3}),
+    ("muon_bf16", {"ns_bf16": 1}, {}),
+]:
+    LONG_CASES[name] = ("muon", args, "Muon", {"weight_decay": 0.1, **options})
+LONG_CASES["muon_rest"] = ("muon", {"aux_lr": 3e-3}, "AdamW", {"lr": 3e-3, "weight_decay": 0.1})
+LONG_CASES["muon_rest_usual"] = ("muon", {}, "AdamW", {"lr": 1e-2 * 0.015, "weight_decay": 0.0})
+for name in ["rows", "heads", "norm", "bias"]:
+    LONG_CASES[f"adam_mini_{name}"] = ("adam_mini", {}, "Adam_mini",
+                                       {"weight_decay": 0.1 if name in ("rows", "heads") else 0.0})
 # Those that are no vectors.
-LONG_SHAPES = {"adafactor_matrix": (5, 12), "adafactor_scaled": (15, 4)}
+LONG_SHAPES = {"adafactor_matrix": (5, 12), "adafactor_scaled": (15, 4), "muon": (5, 12), "muon_tall": (15, 4),
+               "muon_rms": (5, 12), "muon_bf16": (5, 12), "adam_mini_rows": (5, 12), "adam_mini_heads": (6, 10)}
+LONG_PIECES = {"muon": [[5, 0]], "muon_tall": [[15, 0]], "muon_rms": [[5, 0]], "muon_bf16": [[5, 0]],
+               "adam_mini_heads": [[6, 2]]}
+LONG_SECONDS = {"muon": 0, "muon_tall": 0, "muon_rms": 0, "muon_bf16": 0, "adam_mini_rows": 5, "adam_mini_heads": 3,
+                "adam_mini_norm": 1}
+# By these the package finds what a parameter is; a head of queries is dim^2 / n_heads elements.
+MINI_NAMES = {"rows": "mlp.weight", "heads": "q_proj.weight", "norm": "norm.weight", "bias": "bias"}
+MINI = {"dim": 10, "n_heads": 5, "verbose": False}
+
+
+def exact_muon():
+    """torch.optim.Muon's polynomial in float64."""
+    from torch.optim import _muon
+
+    source = inspect.getsource(_muon._zeropower_via_newtonschulz)
+    assert source.count("torch.bfloat16") == 1
+    scope = dict(vars(_muon))
+    exec(source.replace("torch.bfloat16", "torch.float64"), scope)
+    return scope["_zeropower_via_newtonschulz"]
 
 
 def long_runs():
@@ -183,7 +220,10 @@ def long_runs():
     Lamb and LARS, transformers' Adafactor."""
     from bitsandbytes.optim.ademamix import _ReferenceAdEMAMix
 
-    classes = {"AdEMAMix": _ReferenceAdEMAMix, "Lion": lion_pytorch.Lion, "Lamb": torch_optimizer.Lamb,
+    from torch.optim import _muon
+
+    polynomials = {True: exact_muon(), False: _muon._zeropower_via_newtonschulz}
+    classes = {"Muon": torch.optim.Muon, "AdEMAMix": _ReferenceAdEMAMix, "Lion": lion_pytorch.Lion, "Lamb": torch_optimizer.Lamb,
                "LARS": torch_optimizer.LARS, "Adafactor": transformers.Adafactor,
                "AdamWScheduleFree": schedulefree.AdamWScheduleFree, "SGDScheduleFree": schedulefree.SGDScheduleFree}
     rng = np.random.default_rng(203)
@@ -199,7 +239,10 @@ def long_runs():
         options = {"lr": 1e-2, **options}
         if reference == "Adafactor":  # as transformers' Trainer makes it
             options = {"scale_parameter": False, "relative_step": False, **options}
-        if reference in ("RMSprop", "Adagrad", "AdamW", "Adam", "SGD"):
+        _muon._zeropower_via_newtonschulz = polynomials[name != "muon_bf16"]
+        if reference == "Adam_mini":
+            made = adam_mini.Adam_mini([(MINI_NAMES[name.removeprefix("adam_mini_")], parameter)], **MINI, **options)
+        elif reference in ("RMSprop", "Adagrad", "AdamW", "Adam", "SGD"):
             made = getattr(torch.optim, reference)([parameter], foreach=False, **options)
         else:
             made = classes[reference]([parameter], **options)
@@ -221,9 +264,10 @@ def long_runs():
             tensors[f"{name}.kept"] = np.stack(kept)
         described[name] = {"optimizer": optimizer, "args": args, "weight_decay": options.get("weight_decay", 0.0),
                            "momentum": options.get("momentum", 0.0), "nesterov": options.get("nesterov", False),
-                           "dampening": options.get("dampening", 0.0), "rows": shape[0] if len(shape) == 2 else 0}
+                           "dampening": options.get("dampening", 0.0), "rows": shape[0] if optimizer == "adafactor" and len(shape) == 2 else 0,
+                           "pieces": LONG_PIECES.get(name, []), "seconds": LONG_SECONDS.get(name, -1)}
     tensors |= kahan(start, grads)
-    packages = {p: importlib.metadata.version(p) for p in ("bitsandbytes", "lion-pytorch", "schedulefree", "torch-optimizer")}
+    packages = {p: importlib.metadata.version(p) for p in ("adam-mini", "bitsandbytes", "lion-pytorch", "schedulefree", "torch-optimizer")}
     return tensors, common_metadata("optim_long", described, **packages)
 
 

@@ -54,7 +54,7 @@ class CaseStore final : public StateStore {
   int states() const override { return static_cast<int>(states_.size()); }
   View acquire(Context&, int k, const StateSpan& span) override {
     ++acquired;
-    return states_.at(static_cast<size_t>(k)).rows(span.offset, numbers(span));
+    return states_.at(static_cast<size_t>(k)).rows(span.offset, numbers(k, span));
   }
   void release(Context&, int, const StateSpan&) override { ++released; }
   View stored(int k, int64_t first) const override {
@@ -63,9 +63,13 @@ class CaseStore final : public StateStore {
   }
 
   int64_t rows(const StateSpan&) const override { return matrix_rows; }
+  int64_t numbers(int k, const StateSpan& s) const override {
+    return k == 1 && seconds >= 0 ? seconds : StateStore::numbers(k, s);
+  }
 
   int acquired = 0, released = 0;
   int64_t matrix_rows = 0;  // of all spans, where states are factored
+  int64_t seconds = -1;     // numbers of the second state of every span; -1: one an element
 
  private:
   std::vector<StateSpan> spans_;
@@ -105,6 +109,18 @@ inline ParamTable table_of(const std::vector<int64_t>& sizes) {
 // Every optimizer with all the states it may have.
 inline bool has_momentum(const std::string& name) {
   return (optim_name(name).facts->uses & kUsesMomentum) != 0;
+}
+
+// Whether it sums up over whole parameters before it updates them.
+inline bool measures(const std::string& name) {
+  const OptimReach reach = find_optimizer(name)->reach;
+  return reach == OptimReach::parameter || reach == OptimReach::factored;
+}
+// Whether its states rest in fp32 alone.
+inline bool rests_in_f32(const std::string& name) {
+  const OptimFacts& facts = *find_optimizer(name);
+  return facts.keeps_others ||
+         (facts.reach != OptimReach::element && facts.reach != OptimReach::parameter);
 }
 
 // States that are no negative numbers: squares, or sums of them.

@@ -117,10 +117,7 @@ Values as_values(const std::vector<uint8_t>& bytes) {
 // Rows and columns rest in fp32, and what goes to an average and back.
 std::vector<std::string> names_with_forms() {
   std::vector<std::string> names = optimizer_names();
-  std::erase_if(names, [](const std::string& name) {
-    return find_optimizer(name)->reach == OptimReach::factored ||
-           find_optimizer(name)->keeps_others;
-  });
+  std::erase_if(names, rests_in_f32);
   return names;
 }
 

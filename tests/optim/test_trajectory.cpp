@@ -33,7 +33,8 @@ OptimizerConfig config_of(const nlohmann::json& j) {
 // The parameters after each step, flat (steps, size). The states start as rubbish: the first update
 // must not read them. kept: those to keep of optimizers whose are others, from which every bit is had again.
 Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& gradients,
-                 const Values& rates, int64_t rows = 0, Values* kept = nullptr) {
+                 const Values& rates, int64_t rows = 0, Values* kept = nullptr,
+                 int64_t seconds = -1) {
   const auto size = static_cast<int64_t>(p0.size()), steps = static_cast<int64_t>(rates.size());
   Values all;
   run_on_plan_and_cpu({}, [&](Case& c) {
@@ -46,6 +47,7 @@ Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& 
     const View state = c.step_state(plain_state());
     CaseStore store({{0, kGroupDecay, 0, size}}, states);
     store.matrix_rows = rows;
+    store.seconds = seconds;
     for (int64_t step = 0; step < steps; ++step) {
       if (!c.ctx().planning()) {
         const auto* row = gradients.data() + step * size;
@@ -151,10 +153,17 @@ TEST(OptimTrajectory, StaysWithItsReferenceOverAHundredSteps) {
     for (const auto& [key, value] : description.at("args").items())
       config.args.emplace_back(key, value.get<double>());
     seen.insert(config.name);
+    config.learning_rate = 0.01;
+    for (const auto& piece : description.at("pieces")) {
+      config.pieces.resize(1);
+      config.pieces[0].push_back({piece.at(0), piece.at(1)});
+    }
     Values kept;
-    const Values trained =
-        run_steps(config, p0, gradients, Values(kLongSteps, 0.01), description.at("rows"), &kept);
-    EXPECT_EQ(kept.empty(), !find_optimizer(config.name)->keeps_others);
+    const Values trained = run_steps(config, p0, gradients, Values(kLongSteps, 0.01),
+                                     description.at("rows"), &kept, description.at("seconds"));
+    // Products of bf16: each of 15 rounds a direction, whose numbers are at most 1, by 2^-9; torch sums in
+    // another order, and so rounds some of them the other way. Steps of 0.01 add that up.
+    const bool coarse = name == "muon_bf16";
     double worst = 0;
     for (const auto& [got, what] :
          {std::pair<const Values*, const char*>(&trained, ".params"), {&kept, ".kept"}}) {
@@ -168,7 +177,9 @@ TEST(OptimTrajectory, StaysWithItsReferenceOverAHundredSteps) {
           largest = std::max(largest, std::fabs(reference));
           error = std::max(error, std::fabs(value - reference));
         }
-        EXPECT_LE(error, 1e-6 * largest) << what << " after update " << row + 1;
+        const double most =
+            coarse ? 15 * 0x1p-9 * 0.01 * static_cast<double>(row + 1) : 1e-6 * largest;
+        EXPECT_LE(error, most) << what << " after update " << row + 1;
         worst = std::max(worst, error / largest);
         if (config.weight_decay == 0) {
           EXPECT_EQ((*got)[row * kLongSize], p0[0]);

@@ -101,9 +101,7 @@ TEST_P(OptimUpdate, IsOneOpThatReportsItsTraffic) {
   const Outputs fp32 = run_on_plan_and_cpu({}, u.body());
   EXPECT_EQ(fp32.ops, std::vector<std::string>{GetParam() + "_update"});
   const auto states = static_cast<int64_t>(make_optimizer(u.config)->state_names().size());
-  const int64_t again = find_optimizer(GetParam())->reach != OptimReach::element
-                            ? 4 + 4 + 4 * states
-                            : 0;  // for norms
+  const int64_t again = measures(GetParam()) ? 4 + 4 + 4 * states : 0;  // for norms
   const int64_t each = 4 + 8 + 8 * states + again;
   EXPECT_EQ(fp32.bytes_moved, n * each);
   u.weights = DType::bf16;

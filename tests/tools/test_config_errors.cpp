@@ -187,8 +187,8 @@ TEST(ConfigErrors, Ranges) {
 TEST(ConfigErrors, Choices) {
   const std::string choices = fmt::format("optim as one of {}", fmt::join(optimizer_names(), ", "));
   expect_error("optim: admw", choices, "\"admw\" (run.yaml:1)", "did you mean adamw?");
-  expect_error("optim: muon", choices,
-               "\"muon\" (run.yaml:1), which looks at whole matrices and is not built",
+  expect_error("optim: lomo", choices,
+               "\"lomo\" (run.yaml:1), which looks at whole matrices and is not built",
                "optim=adamw", ErrorCode::unsupported);
   EXPECT_EQ(load_config_text("optim: paged_adamw_bnb_8bit", "run.yaml", {}).optim,
             "paged_adamw_8bit");

@@ -11,6 +11,7 @@
 #include "engine/core/units.h"
 #include "tests/tools/session_case.h"
 #include "tools/infer/generator.h"
+#include "tools/planner/matrix_pieces.h"
 #include "tools/planner/plan.h"
 #include "tools/trainer/allocation_watch.h"
 
@@ -52,6 +53,9 @@ const Config kConfigs[] = {
     {"no_master_8bit", {.tied = false}, "no_master", "lion_8bit", "block", 16, 4, 1, 16, 2, 24, 8},
     {"adafactor", {}, "no_master", "adafactor", "block", 16, 4, 2, 64, 2, 24, 8, 2},
     {"lamb", {}, "bf16", "lamb", "block", 16, 4, 2, 64, 2, 24, 8, 2},
+    {"muon", {}, "bf16", "muon", "block", 16, 4, 2, 64, 2, 24, 8, 2},
+    {"muon_no_master", {}, "no_master", "muon", "block", 16, 4, 2, 64, 2, 24, 8},
+    {"adam_mini", {}, "bf16", "adam_mini", "block", 16, 4, 2, 64, 2, 24, 8, 2},
     {"norms", {}, "fp32", "adamw", "norms", 16, 4, 4, 64, 2, 24, 8},
     {"mlp", {}, "fp32", "adamw", "mlp", 16, 4, 4, 64, 2, 24, 8},
     {"attention", {}, "fp32", "adamw", "attention", 16, 4, 4, 64, 2, 24, 8},
@@ -312,7 +316,7 @@ const Config kConfigs[] = {
 };
 static_assert(std::size(kConfigs) >= 30);
 
-test::RunOptions options_of(const Config& c) {
+test::RunOptions options_of(const Config& c, const Model& model) {
   test::RunOptions o;
   o.decisions.T = c.T;
   o.decisions.micro_batch = c.micro_batch;
@@ -336,6 +340,7 @@ test::RunOptions options_of(const Config& c) {
   o.optimizer.name = momentum ? "sgd" : c.optimizer;
   o.optimizer.sgd_momentum = momentum ? 0.9 : 0.0;
   o.optimizer.learning_rate = 1e-2;
+  add_pieces(o.optimizer, model);
   o.settings.threads = c.threads;
   o.global_batch = c.global_batch;
   return o;
@@ -377,7 +382,7 @@ class SessionMemory : public testing::TestWithParam<Config> {};
 TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
   const Config& c = GetParam();
   const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
-  const test::RunOptions o = options_of(c);
+  const test::RunOptions o = options_of(c, model);
   const Schedule schedule = test::plan_schedule(model, o);
   test::SessionRun run(model, o, schedule);
   Session& session = run.session();
@@ -433,7 +438,7 @@ TEST_P(SessionMemory, ProcessGrowsByTheArena) {
   if (!allocation_watch::available()) GTEST_SKIP() << "sanitizers keep shadow memory";
   const Config& c = GetParam();
   const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
-  const test::RunOptions o = options_of(c);
+  const test::RunOptions o = options_of(c, model);
   const Schedule schedule = test::plan_schedule(model, o);
   // Threads, the stream's buffer and the code paths exist before the measurement.
   { const test::SessionRun warm(model, o, schedule); }
@@ -455,7 +460,7 @@ TEST_P(SessionMemory, ProcessGrowsByTheArena) {
 TEST_P(SessionMemory, GuardsPoisonAndRandomPlacesChangeNoBit) {
   const Config& c = GetParam();
   const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
-  test::RunOptions o = options_of(c);
+  test::RunOptions o = options_of(c, model);
   const test::Trace plain = test::trace_of(model, o);
   EXPECT_TRUE(plain.finite());
   o.settings.guard_bytes = 256;
@@ -473,7 +478,7 @@ class SessionPackings : public testing::TestWithParam<Config> {};
 TEST_P(SessionPackings, TwentyRandomPackingsChangeNoBit) {
   const Config& c = GetParam();
   const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
-  test::RunOptions o = options_of(c);
+  test::RunOptions o = options_of(c, model);
   const test::Trace plain = test::trace_of(model, o);
   const Schedule packed = test::plan_schedule(model, o);
   for (o.shuffle = 1; o.shuffle <= 20; ++o.shuffle) {
@@ -494,7 +499,7 @@ TEST(SessionPacking, RandomPackingsChangeNoBit) {
     const auto* c = std::find_if(std::begin(kConfigs), std::end(kConfigs),
                                  [&](const Config& k) { return std::string(k.name) == name; });
     const Model model(test::tiny_spec(c->model), test::precision_of(c->precision));
-    test::RunOptions o = options_of(*c);
+    test::RunOptions o = options_of(*c, model);
     const test::Trace plain = test::trace_of(model, o);
     for (o.shuffle = 1; o.shuffle <= 6; ++o.shuffle)
       EXPECT_TRUE(same_bits(test::trace_of(model, o), plain)) << name << ", packing " << o.shuffle;

@@ -373,9 +373,10 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
       const ParamInfo& p = session.model().params()[span.param];
       const Name& state = session.optimizer().state_names()[static_cast<size_t>(k)];
       const RestForm form = store.form(k, span);
+      const int64_t numbers = store.numbers(k, span);
       for (const bool scales : {false, true}) {
-        if (scales && !form.coded()) continue;
-        const SavedState want = saved_state(state, p, form, store.numbers(span), scales);
+        if (numbers == 0 || (scales && !form.coded())) continue;
+        const SavedState want = saved_state(state, p, form, numbers, scales);
         const SafeTensor& t = file.at(want.spec.name);
         if (t.dtype != want.spec.dtype || t.shape != want.spec.shape)
           fail(ErrorCode::data,

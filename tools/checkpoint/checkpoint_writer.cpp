@@ -37,7 +37,8 @@ SafetensorsLayout optimizer_layout(Session& session) {
     const ParamInfo& p = session.model().params()[span.param];
     for (int k = 0; k < static_cast<int>(states.names.size()); ++k) {
       const RestForm form = states.form_of(k, span.param);
-      const int64_t n = states.numbers(span.param, p.real_elements());
+      const int64_t n = states.numbers(k, span.param, p.real_elements());
+      if (n == 0) continue;  // nothing is kept of it
       const Name& name = states.names[static_cast<size_t>(k)];
       specs.push_back(saved_state(name, p, form, n, false).spec);
       if (form.coded()) specs.push_back(saved_state(name, p, form, n, true).spec);
@@ -119,7 +120,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     const int64_t states = p.trainable ? tensors * store.states() : 0;
     const bool scales = state_ > 0 && (state_ - 1) % tensors == 1;
     int64_t left = p.real_elements();
-    if (state_ > 0) left = store.numbers(span);
+    if (state_ > 0) left = store.numbers(static_cast<int>((state_ - 1) / tensors), span);
     if (state_ > 0)
       left = scales ? form.scales(left) : form.coded() ? saved_code_bytes(form, left) : left;
     left -= element_;

@@ -376,7 +376,7 @@ std::vector<Key> make_keys() {
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
-       .doc = "the optimizer; adamw and ademamix decay weights apart from the gradient, the others but lion add the decay to it; lion, adagrad and rmsprop keep half of the states of adamw; adafactor keeps a number a row and a column of a matrix; lion usually wants a rate three to ten times lower; lamb and lars scale the step of a tensor by its norm, for large batches. With _8bit, _4bit or _bf16 behind a name states rest so (optim_state); with paged_ before it, they rest with the host where the plan has no room for them",
+       .doc = "the optimizer; adamw, ademamix, lion, muon and adam_mini decay weights apart from the gradient, the others add the decay to it; lion, adagrad and rmsprop keep half of the states of adamw; adafactor keeps a number a row and a column of a matrix; muon makes the singular values of a layer's step alike and keeps its momentum, with adamw for embeddings, head, norms and biases; adam_mini keeps one second moment a head or a row; lion usually wants a rate three to ten times lower; lamb and lars scale the step of a tensor by its norm, for large batches. With _8bit, _4bit or _bf16 behind a name states rest so (optim_state); with paged_ before it, they rest with the host where the plan has no room for them",
        .example = "adamw_8bit", .aliases = "optimizer", .choices = optimizer_choices(),
        .refused = optimizer_refusals(), .refused_reason = why_refused},
       {.name = "optim_state", .section = "optimizer", .kind = K::choice, .field = &C::optim_state,

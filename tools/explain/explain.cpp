@@ -14,6 +14,7 @@
 #include "engine/stores/state_places.h"
 #include "layers/models/recompute.h"
 #include "optim/settings.h"
+#include "tools/planner/matrix_pieces.h"
 #include "tools/planner/state_bytes.h"
 #include "tools/report/op_time.h"
 #include "tools/report/step_view.h"
@@ -163,13 +164,15 @@ ExplainFacts slot_facts(const Plan& plan, const Model& model, const std::string&
 }
 
 // The optimizer's states.
-StateSet states_of(const Plan& plan, const ParamTable& table) {
+StateSet states_of(const Plan& plan, const Model& model) {
+  const ParamTable& table = model.params();
   OptimizerConfig config;
   if (const auto name = plan.made_for.find("optim"); name != plan.made_for.end())
     config.name = name->second;
   if (const auto args = plan.made_for.find("optim_args"); args != plan.made_for.end())
     config.args = parse_optim_args(args->second);
   if (optim_name(config.name).facts->uses & kUsesMomentum) config.sgd_momentum = 0.5;
+  add_pieces(config, model);
   StateSet states = make_optimizer(config)->states(table);
   if (lie_flat(states)) return states;
   // Whether embeddings keep f32 shows in the bytes; windows round them up a little.
@@ -203,10 +206,12 @@ int64_t host_elements(const TensorRecord& t, const ParamInfo& info, const Name& 
 ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamInfo& info) {
   const Program& root = plan.schedule.at(0);
   const ParamTable& table = model.params();
-  const StateSet states = states_of(plan, table);
-  const auto in_codes = [&](const TensorRecord& t) {
-    return !lie_flat(states) && info.trainable &&
-           std::find(states.names.begin(), states.names.end(), t.name) != states.names.end();
+  const StateSet states = states_of(plan, model);
+  // Which state a tensor is, where they do not lie flat; else -1.
+  const auto state_at_places = [&](const TensorRecord& t) {
+    const auto state = std::find(states.names.begin(), states.names.end(), t.name);
+    if (lie_flat(states) || !info.trainable || state == states.names.end()) return -1;
+    return static_cast<int>(state - states.names.begin());
   };
   const int param = table.find(info.name.view());
   PartRun run{};
@@ -228,13 +233,14 @@ ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamIn
         host_bytes += own;
       else
         continue;
-    } else if (in_codes(t)) {
-      own = states.form_of(0, param).bytes(states.numbers(param, info.real_elements()));
+    } else if (const int state = state_at_places(t); state >= 0) {
+      own = states.form_of(state, param).bytes(states.numbers(state, param, info.real_elements()));
+      if (own == 0) continue;
       if (t.residence == Residence::host)
         host_bytes += own;
       else
         address = address_of(root, k) +
-                  StatePlaces(whole_parameter_spans(table), states).offset_of(info.offset);
+                  StatePlaces(whole_parameter_spans(table), states, state).offset_of(info.offset);
     } else if (t.residence == Residence::host) {
       own = host_elements(t, info, run_name("weights", table, run), states) * size;
       if (own == 0) continue;

@@ -11,7 +11,7 @@ int64_t checkpoint_state_bytes(const StateSet& states, const ParamTable& table) 
   for (int i = 0; i < table.size(); ++i)
     for (int k = 0; table[i].trainable && k < static_cast<int>(states.names.size()); ++k) {
       const RestForm form = states.form_of(k, i);
-      const int64_t n = states.numbers(i, table[i].real_elements());
+      const int64_t n = states.numbers(k, i, table[i].real_elements());
       bytes +=
           (form.coded() ? saved_code_bytes(form, n) : form.value_bytes(n)) + 4 * form.scales(n);
     }
@@ -32,8 +32,8 @@ StateWeight state_weight(const StateSet& states, const ParamTable& table) {
     if (states.form.coded() && !states.form_of(0, i).coded()) w.in_f32 += n;
   }
   w.mean = w.trained > 0 ? static_cast<double>(bytes) / static_cast<double>(w.trained) : w.form;
-  // Rows and columns are no share of a parameter that all have.
-  if (!states.rows.empty()) w.form = w.mean;
+  // What differs from parameter to parameter is no share that all have.
+  if (!states.rows.empty() || !states.counts.empty()) w.form = w.mean;
   return w;
 }
 

@@ -8,6 +8,7 @@
 #include "optim/settings.h"
 #include "tools/config/optimizer_name.h"
 #include "tools/config/param_groups.h"
+#include "tools/planner/matrix_pieces.h"
 #include "tools/planner/state_bytes.h"
 #include "tools/session/tell.h"
 
@@ -94,6 +95,7 @@ OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model, boo
   }
   if (uses & kUsesEpsilon) o.adam_epsilon = config.adam_epsilon;
   o.args = parse_optim_args(config.optim_args);
+  add_pieces(o, model);
   if (name.facts->keeps_others && config.warmup_steps > 0)
     o.args.emplace_back("warmup_steps", config.warmup_steps);
   add_groups(o, config, model.params());

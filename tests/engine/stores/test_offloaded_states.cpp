@@ -60,8 +60,8 @@ void append_state(std::vector<uint8_t>& to, const StateStore& store, int k,
                   const StateSpan& whole) {
   const RestForm form = store.form(k, whole);
   for (const bool scales : {false, true}) {
-    const int64_t all = scales ? form.scales(store.numbers(whole))
-                               : form.value_bytes(store.numbers(whole)) / size_of(form.dtype);
+    const int64_t all = scales ? form.scales(store.numbers(k, whole))
+                               : form.value_bytes(store.numbers(k, whole)) / size_of(form.dtype);
     const int64_t each = scales ? form.block : (form.coded() ? 8 / form.bits : 1);
     for (int64_t i = 0; i < all;) {
       const int64_t first = whole.offset + i * each;
@@ -80,6 +80,10 @@ Trained train(const ParamTable& table, const std::string& name, const Setting& s
   config.name = name;
   if (name == "sgd" || name == "lars") config.sgd_momentum = 0.9;
   config.weight_decay = 0.1;
+  if (const int p = table.find("long"); p >= 0 && (name == "muon" || name == "adam_mini")) {
+    config.pieces.resize(static_cast<size_t>(table.size()));
+    config.pieces[static_cast<size_t>(p)] = {{8}};
+  }
   const auto optimizer = make_optimizer(config);
   Trained run;
   run.schedule.add(Name("root"), -1, true);
@@ -200,7 +204,8 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates,
                          testing::Values("adamw", "adam", "lion", "sgd", "adamw_8bit",
                                          "ademamix_4bit", "lion_8bit", "adamw_bf16", "lamb",
-                                         "lamb_8bit", "lars", "adafactor"));
+                                         "lamb_8bit", "lars", "adafactor", "muon",
+                                         "adam_mini"));
 
 // Bytes by hand: of 40000 numbers 8-bit codes and a scale for each 256, all other tensors in f32, and
 // three windows of the long one at a time.

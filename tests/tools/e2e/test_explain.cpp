@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tests/tools/e2e/runs.h"
@@ -98,6 +99,32 @@ TEST(Explain, StatesThatASettingBringsAreHeld) {
   const Json facts = Json::parse(o.out);
   for (const Json& one : facts["parameters"][0]["held"]) held.insert(one["tensor"]);
   EXPECT_TRUE(held.contains("square_avg") && held.contains("momentum_buffer")) << facts;
+}
+
+// Of a matrix of muon there is no second state, of adam_mini a number a block: three heads of queries and
+// keys each, and the rows of values.
+TEST(Explain, StatesOfMatricesAreWhatTheyKeep) {
+  const Workspace w;
+  const std::string name = "h.0.attn.c_attn.weight";
+  for (const std::string optim : {"muon", "adam_mini"}) {
+    SCOPED_TRACE(optim);
+    std::vector<std::string> words =
+        joined({"explain"}, w.train_arguments("no", {"optim=" + optim, "--json"}));
+    words.erase(words.begin() + 1);  // train
+    words.push_back(name);
+    const Outcome o = run(words);
+    ASSERT_EQ(o.code, 0) << o.err;
+    std::map<std::string, int64_t> held;
+    const Json facts = Json::parse(o.out);
+    for (const Json& one : facts["parameters"][0]["held"]) held[one["tensor"]] = one["bytes"];
+    const int64_t elements = facts["parameters"][0]["elements"];
+    EXPECT_EQ(held["exp_avg"], 4 * elements) << facts;
+    EXPECT_EQ(held.contains("exp_avg_sq"), optim == "adam_mini") << facts;
+    if (optim == "adam_mini") {
+      EXPECT_LT(held["exp_avg_sq"], elements / 8) << facts;
+      EXPECT_GT(held["exp_avg_sq"], 0) << facts;
+    }
+  }
 }
 
 TEST(Explain, ARunWhoseConfigurationWasEditedIsRefused) {

@@ -52,7 +52,7 @@ TEST(PlanCommand, ComparesOptimizers) {
   const std::vector<std::string> compare = {
       "--compare",
       "optim=adamw,lion,ademamix,sgd,adamw_8bit,paged_lion_4bit,"
-      "adamw_bf16,muon"};
+      "adamw_bf16,galore_adamw"};
   const Outcome json = run(joined(joined(tiny, compare), {"--json"}));
   ASSERT_EQ(json.code, 0) << json.err;
   const Json all = Json::parse(json.out);

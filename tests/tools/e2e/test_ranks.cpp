@@ -206,7 +206,9 @@ TEST(Ranks, WhatIsWrongIsSaidOnce) {
 TEST(Ranks, WholeParametersAreNotCut) {
   const Workspace w;
   const std::vector<std::string> cases[] = {{"optim=lamb"},
-                                            {"optim=adafactor", "optim_args=eps1=1e-8"}};
+                                            {"optim=adafactor", "optim_args=eps1=1e-8"},
+                                            {"optim=muon"},
+                                            {"optim=adam_mini"}};
   for (const std::vector<std::string>& optim : cases) {
     const std::string name = optim[0].substr(6);
     w.trained(name + "1", joined({"threads=1", "per_device_train_batch_size=3"}, optim));

@@ -121,6 +121,8 @@ TEST(SlowSaving, OnASlowDiskEveryCheckpointHoldsItsStep) {
 TEST(SlowSaving, OnASlowDiskSumsAndRanksWaitToo) {
   NEEDS_PRELOAD();
   for (const std::vector<std::string>& keys : {std::vector<std::string>{"optim=adafactor"},
+                                               {"optim=muon"},
+                                               {"optim=adam_mini"},
                                                {"ranks=2", "threads=1", "zero=1"},
                                                {"ranks=2", "threads=1", "zero=3"}}) {
     SCOPED_TRACE(keys.back());
