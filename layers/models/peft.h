@@ -28,7 +28,7 @@ struct PeftConfig {
   // Whether each of the two is one regular expression: PEFT's string, where a list holds names.
   bool target_expression = false, exclude_expression = false;
   bool use_rslora = false;    // s = alpha / sqrt(r), else alpha / r
-  bool use_dora = false;      // with a magnitude of each row (layers/parts/dora.h)
+  bool use_dora = false;      // with a magnitude of each row (layers/parts/scaled_linear.h)
   std::string init = "true";  // of A: true (as torch.nn.Linear) | gaussian
   std::string bias = "none";  // none | all | lora_only: which are trained
   // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.

@@ -114,6 +114,12 @@ bool is_slot(const Body& body, int i, std::string_view last) {
          (name.size() == last.size() || name[name.size() - last.size() - 1] == '.');
 }
 
+bool some_block_has(const Model& model, std::string_view slot) {
+  for (int64_t l = 0; l < model.spec().L; ++l)
+    if (model.block(l).body().find_slot(slot) >= 0) return true;
+  return false;
+}
+
 // True unless a slot is in both; then false, or an error that names it.
 bool apply(std::string_view recompute, std::string_view offload, const Model& model, bool refuse,
            LayerPolicies& policies) {
@@ -147,7 +153,8 @@ bool apply(std::string_view recompute, std::string_view offload, const Model& mo
                  for (Word& word : said) {
                    if (!is_slot(body, word.at, word.slot)) word.at = body.find_slot(word.slot);
                    const auto& [name, slot, i] = word;
-                   if (i < 0 && name != slot) continue;  // of a preset, in blocks of another form
+                   // Of a preset, in blocks of another form; or what some layers have alone.
+                   if (i < 0 && (name != slot || some_block_has(model, slot))) continue;
                    if (i < 0)
                      fail(ErrorCode::usage,
                           fmt::format("{} to name slots that the blocks of {} have", key.name,

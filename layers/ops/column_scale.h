@@ -1,5 +1,5 @@
 // Columns times a vector, behind or before a product: what adapters that learn a scale do to
-// activations (layers/parts/dora.h, layers/parts/ia3.h).
+// activations (layers/parts/scaled_linear.h).
 //
 // Math      forward   y[n][c] = g[c] v[n][c] + b[c]
 //           backward  dv[n][c] = g[c] dy[n][c];  dg[c] = sum over n of dy[n][c] v[n][c]

@@ -149,7 +149,7 @@ TEST(ConfigErrors, WrongTypes) {
   expect_error("gradient_checkpointing: 3",
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
                "heads, rstdq, "
-               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, down, "
                "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
                "qkv_unscaled, attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, "
                "attention_proj_input, fc_input, mlp_proj_input, names joined with +, "
@@ -261,7 +261,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
   expect_error("recompute: blok",
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
                "heads, rstdq, "
-               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, down, "
                "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
                "qkv_unscaled, attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, "
                "attention_proj_input, fc_input, mlp_proj_input, names joined with +, "
@@ -281,7 +281,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
     EXPECT_EQ(caught("offload: " + std::string(name)).expected,
               "offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
               "heads, rstdq, "
-              "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+              "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, down, "
               "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
               "qkv_unscaled, attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, "
               "attention_proj_input, fc_input, mlp_proj_input, names joined with +, or "

@@ -291,7 +291,7 @@ std::vector<Key> make_keys() {
       {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
               "bit. auto, none, norms, mlp, attention, block, what a block keeps (norm1, mean1, rstd1, "
-              "heads, rstdq, rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, "
+              "heads, rstdq, rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, "
               "down, sum), names joined with +, or a map of layers to them: {0-5: block, 6-11: none}",
        .example = "block",
        .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},

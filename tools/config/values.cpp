@@ -112,6 +112,11 @@ int64_t to_bytes(const ConfigNode& node, std::string_view key) {
     fail(error.code(), error.expected(), fmt::format("{} ({})", error.found(), node.where),
          error.advice());
   }
+  // Of the host's memory 0 asks for something: that nothing rests there.
+  if (bytes == 0 && key == "host_memory")
+    wrong("a size above 0", key, node,
+          "leave host_memory out, with offload=none offload_optimizer=none offload_params=none "
+          "offload_gradients=none");
   if (bytes < 1) wrong("a size above 0", key, node, fmt::format("{}=4GiB", key));
   return bytes;
 }

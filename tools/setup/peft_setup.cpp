@@ -101,6 +101,9 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     p.exclude_expression = is_expression("exclude_modules", p.exclude_modules);
     p.use_rslora = config.use_rslora;
     p.use_dora = config.use_dora || config.peft == "dora";
+    if (p.use_dora && config.is_set("use_dora") && !config.use_dora)
+      fail(ErrorCode::usage, "peft: dora with use_dora, or peft: lora without",
+           fmt::format("use_dora: false ({})", config.where("use_dora")), "peft=lora");
     p.init = config.init_lora_weights;
     p.bias = config.bias;
     p.modules_to_save = config.modules_to_save;

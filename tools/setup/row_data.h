@@ -51,6 +51,8 @@ class RowData {
   int64_t train_rows() const { return train_ ? train_->train_rows() : 0; }
   int64_t eval_rows() const { return eval_rows_; }
   std::string fingerprint() const;
+  // Of all rows that have a reference: those that are evaluated too.
+  std::string reference_fingerprint() const;
 
   // Of optimizer step `step`.
   int64_t windows(int64_t step) { return train_->windows(step); }
@@ -118,6 +120,7 @@ class RowData {
   double mean_length_ = 0;
   std::vector<Place> places_;
   std::vector<std::vector<float>> reference_;
+  bool known_reference_ = false;           // computed or read
   std::vector<int64_t> row_numbers_;       // (B,R) of fill_places, and of pairs with a reference
   std::vector<int32_t> first_, place_of_;  // (B,R), (B,M)
 };

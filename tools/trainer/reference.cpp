@@ -62,7 +62,7 @@ void TrainRun::learn_reference() {
   if (!plan_.decisions.pairs.cached) return;
   const std::string path = config().output_dir + "/" + kReferenceFile;
   const std::vector<int64_t> rows = data_.rows->reference_rows();
-  const std::string fingerprint = data_.rows->fingerprint();
+  const std::string fingerprint = data_.rows->reference_fingerprint();
   if (resumed_) {
     const std::string from = fork_ ? resumed_->folder + "/../" + std::string(kReferenceFile) : path;
     std::vector<std::vector<float>> all = read_reference(from, fingerprint, rows);

@@ -51,7 +51,9 @@ TEST_P(EncoderGoldens, TheLastBlockEndsWithTheRowsOfTheHead) {
   const int64_t all = packing.micro * packing.T;
   const int64_t read = run.session->head_index().shape[0];
   const bool some = g.spec.head != HeadKind::token_classification;
-  if (g.spec.L > 1) EXPECT_EQ(rows("h.0.fc", g.spec.F), all);
+  if (g.spec.L > 1) {
+    EXPECT_EQ(rows("h.0.fc", g.spec.F), all);
+  }
   EXPECT_EQ(rows(last + "norm1", g.spec.C), all);
   EXPECT_EQ(rows(last + "fc", g.spec.F), some ? read : all);
   EXPECT_EQ(rows(last + "out", g.spec.C), some ? read : all);

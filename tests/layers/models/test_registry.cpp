@@ -343,9 +343,11 @@ TEST(OffloadText, MistakesAreNamed) {
   };
   const std::string names =
       "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, heads, rstdq, "
-      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, sum, "
-      "qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
-      "joined with +, or a map of layers";
+      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, down, "
+      "sum, "
+      "qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, qkv_unscaled, "
+      "attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, attention_proj_input, "
+      "fc_input, mlp_proj_input, joined with +, or a map of layers";
   for (const char* name : {"x", "out", "norms", "auto", ""})
     refused("none", name, names, std::string("offload: ") + name, "offload=block");
   refused("none", "3: inputs", "layers between 0 and 2 in the offload map", "\"3\"",
@@ -368,9 +370,11 @@ TEST(RecomputeText, MistakesAreNamed) {
   };
   const std::string presets =
       "recompute as one of none, norms, mlp, attention, block, norm1, mean1, rstd1, heads, rstdq, "
-      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, sum, "
-      "qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
-      "joined with +, or a map of layers";
+      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, down, "
+      "sum, "
+      "qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, qkv_unscaled, "
+      "attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, attention_proj_input, "
+      "fc_input, mlp_proj_input, joined with +, or a map of layers";
   refused("blocks", presets, "recompute: blocks", "recompute=block");
   refused("", presets, "recompute: ", "recompute=block");
   refused("norms+", presets, "recompute: ", "recompute=block");
