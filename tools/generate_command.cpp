@@ -296,8 +296,9 @@ int generate_command(const Arguments& arguments) {
   a.request.options.sampling.seed = static_cast<uint64_t>(a.seed);
   if (const ModelSpec spec = inference_spec(a.model); spec.head != HeadKind::causal_lm)
     fail(ErrorCode::unsupported, "a causal language model, such as a GPT-2, for snug generate",
-         fmt::format("an encoder of type {} with a head for {} in {}", spec.family,
-                     to_string(spec.head), a.model.model),
+         fmt::format("{} of type {} with a head for {} in {}",
+                     spec.encoder() ? "an encoder" : "a decoder", spec.family, to_string(spec.head),
+                     a.model.model),
          fmt::format("snug predict --model {} --data FILE", a.model.model));
   // A reader that goes away (head) ends the program as it ends others, whatever started it.
   std::signal(SIGPIPE, SIG_DFL);

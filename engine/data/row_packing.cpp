@@ -282,20 +282,25 @@ struct RowDataset::Impl {
     return trained = sum;
   }
 
-  // Of the first documents of the step's pairs.
-  int64_t count_chosen() {
-    if (chosen >= 0) return chosen;
+  // Of the first documents of the step's pairs, or of all that are evaluated.
+  void count_chosen() {
+    int64_t& known = side == Side::eval ? eval_chosen : chosen;
+    if (known >= 0) return;
+    const int64_t rows = side == Side::eval ? eval_rows() : count;
     int64_t sum = 0;
-    for (int64_t j = 0; j < count; ++j) {
-      const Packed& p = packed[static_cast<size_t>(j)];
-      file.read(p.row, p.place, record.data());
-      sum += split_of(p.place.length) - 1;
+    for (int64_t j = 0; j < rows; ++j) {
+      const int64_t row = side == Side::eval ? eval_row_of(j) : packed[static_cast<size_t>(j)].row;
+      const auto place = file.place(row);
+      file.read(row, place, record.data());
+      sum += split_of(place.length) - 1;
     }
     if (sum > INT32_MAX)
       fail(ErrorCode::unsupported,
-           fmt::format("at most {} tokens of chosen sequences in a step", INT32_MAX),
-           fmt::format("{} in {} pairs", sum, count), "a smaller global_batch_size");
-    return chosen = sum;
+           fmt::format("at most {} tokens of chosen sequences in a step or an evaluation",
+                       INT32_MAX),
+           fmt::format("{} in {} pairs", sum, rows),
+           "a smaller global_batch_size, or max_eval_samples");
+    known = sum;
   }
 
   int64_t most_targets() const {
@@ -329,7 +334,8 @@ struct RowDataset::Impl {
   std::vector<int32_t> record, targets;
   std::vector<TokenMasking> masks;  // of training, of evaluation
   Side side = Side::none;
-  int64_t step = -1, count = 0, windows = 0, tokens = 0, trained = -1, chosen = -1;
+  int64_t step = -1, count = 0, windows = 0, tokens = 0, trained = -1, chosen = -1,
+          eval_chosen = -1;
 };
 
 void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& out) {
@@ -414,8 +420,9 @@ void RowDataset::Impl::place_pair(int64_t at, int64_t to, int64_t n, int32_t* do
   if (!options.whole_chosen) return;
   // An answer is the end of its sequence, whose last token has no target.
   place->answer = place->rejected - 1 - place->chosen_tokens;
-  place->step_targets = static_cast<int32_t>(chosen);
-  place->step_pairs = static_cast<int32_t>(count);
+  const bool eval = side == Side::eval;
+  place->step_targets = static_cast<int32_t>(eval ? eval_chosen : chosen);
+  place->step_pairs = static_cast<int32_t>(eval ? eval_rows() : count);
 }
 
 RowDataset::RowDataset(RowFile file, RowDatasetOptions options)

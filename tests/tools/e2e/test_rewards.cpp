@@ -1,5 +1,6 @@
 // Reward models from the command: learned from pairs, on the whole model and beside it, looked at, evaluated,
 // asked, gone on with, and what is refused.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,9 +17,9 @@ class Rewards : public testing::Test {
     w_.trained("base", {"max_steps=8"});
     std::string pairs;
     for (int i = 0; i < 12; ++i)
-      pairs += Json({{"prompt", sentences(1, static_cast<unsigned>(i)).substr(0, 16)},
+      pairs += Json({{"prompt", sentences(1, static_cast<unsigned>(i)).substr(0, 8)},
                      {"chosen", " the cat"},
-                     {"rejected", i % 2 == 0 ? " a dog sees it and runs" : " no"}})
+                     {"rejected", i % 2 == 0 ? " a dog sees" : " no"}})
                    .dump() +
                "\n";
     spill(w_.path("pairs.jsonl"), pairs);
@@ -163,7 +164,13 @@ TEST_F(Rewards, PreviewShowsBothAnswers) {
 }
 
 TEST_F(Rewards, LongPairsAreLeftOut) {
-  const Outcome o = w_.trained("run", with({"max_length=14", "max_steps=1"}));
+  std::string list;
+  for (int i = 0; i < 30; ++i) list += fmt::format("{}{}", i == 0 ? "" : ", ", 5 + i);
+  spill(w_.path("pairs.jsonl"),
+        "{\"chosen_ids\": [5, 6], \"rejected_ids\": [7]}\n{\"chosen_ids\": [5, 6], "
+        "\"rejected_ids\": [" +
+            list + "]}\n");
+  const Outcome o = w_.trained("run", with({"max_steps=1", "global_batch_size=1"}));
   EXPECT_NE(o.out.find("longer than max_length left out"), std::string::npos) << o.out;
 }
 
@@ -214,7 +221,8 @@ TEST_F(Rewards, WhatElseRefusesARewardModel) {
     EXPECT_NE(o.err.find(expected), std::string::npos) << o.err;
   };
   const std::string model = w_.path("run/final"), pairs = w_.path("pairs.jsonl");
-  refused({"generate", "--model", model, "--prompt", "the"}, "causal_lm");
+  refused({"generate", "--model", model, "--prompt", "the"},
+          "a decoder of type gpt2 with a head for");
   refused({"convert", "--model", model, "--to", "gguf", "--output", w_.path("x.gguf")},
           "a model with a head of causal_lm");
   refused({"eval", "--model", w_.path("base/final"), "--task", "reward", "--data", pairs},
