@@ -81,7 +81,8 @@ void BenchRun::random_tokens(uint64_t draw) {
     std::fill_n(pairs.as<int32_t>(), pairs.elements(), -1);
     for (int64_t w = 0; w < B; ++w) {
       int32_t* to = pairs.as<int32_t>() + w * most * kPairColumns;
-      for (const int64_t value : {w * T, w * T + T / 2, (w + 1) * T, T / 2, T - T / 2})
+      for (const int64_t value :
+           {w * T, w * T + T / 2, (w + 1) * T, T / 2, T - T / 2, w * T, B * (T / 2), B})
         *to++ = static_cast<int32_t>(value);
       for (int64_t t = 0; t < T; ++t)
         session_->document_start().as<int32_t>()[w * T + t] =

@@ -104,7 +104,9 @@ class RowPreview {
     };
     nlohmann::json j = {{"sample", k}, {"row", numbers_.front()}, {"tokens", list(tokens_)}};
     if (form_.types) j["token_type_ids"] = list(types_);
-    if (spec_.head == HeadKind::sequence_classification) {
+    if (rows_->pairs().reward) {
+      j["margin"] = values_.front();
+    } else if (spec_.head == HeadKind::sequence_classification) {
       if (form_.label == RowLabel::class_id)
         j["label"] = label(labels_.front());
       else
@@ -113,9 +115,9 @@ class RowPreview {
       j["targets"] = list(targets_);
     }
     if (setup_.tokenizer) j["text"] = plain();
-    if (rows_->pairs().any()) {
-      j["rejected_begins"] = pairs_.front().rejected;
-      j["trained_chosen"] = pairs_.front().chosen_tokens;
+    if (rows_->pairs().any()) j["rejected_begins"] = pairs_.front().rejected;
+    if (rows_->pairs().any() && !rows_->pairs().reward) {
+      j["trained_chosen"] = trained_chosen();
       j["trained_rejected"] = pairs_.front().rejected_tokens;
     }
     return j;
@@ -124,7 +126,9 @@ class RowPreview {
   std::string text(int64_t k, bool held_out) const {
     std::string out =
         fmt::format("\nsample {}{}: row {}", k, held_out ? " held out" : "", numbers_.front());
-    if (spec_.head == HeadKind::sequence_classification) {
+    if (rows_->pairs().reward) {
+      if (values_.front() != 0) out += fmt::format(", margin {:g}", values_.front());
+    } else if (spec_.head == HeadKind::sequence_classification) {
       if (form_.label == RowLabel::class_id)
         out += ", label " + label(labels_.front());
       else
@@ -140,17 +144,28 @@ class RowPreview {
   std::string talk() const {
     if (!rows_->pairs().any()) return talk(0, length_);
     const PairPlace& pair = pairs_.front();
-    return fmt::format("chosen, {} of {} tokens trained\n{}\nrejected, {} of {} tokens trained\n{}",
-                       pair.chosen_tokens, pair.rejected - pair.chosen, talk(0, pair.rejected),
-                       pair.rejected_tokens, pair.end - pair.rejected,
-                       talk(pair.rejected, pair.end));
+    if (rows_->pairs().reward)
+      return fmt::format("chosen, {} tokens\n{}\nrejected, {} tokens\n{}",
+                         pair.rejected - pair.chosen, talk(0, pair.rejected),
+                         pair.end - pair.rejected, talk(pair.rejected, pair.end));
+    const std::string answer =
+        pair.step_pairs > 0 ? fmt::format(", {} of them the answer", pair.chosen_tokens) : "";
+    return fmt::format(
+        "chosen, {} of {} tokens trained{}\n{}\nrejected, {} of {} tokens trained\n{}",
+        trained_chosen(), pair.rejected - pair.chosen, answer, talk(0, pair.rejected),
+        pair.rejected_tokens, pair.end - pair.rejected, talk(pair.rejected, pair.end));
+  }
+  // A loss that learns the whole sequence learns all but its first token.
+  int32_t trained_chosen() const {
+    const PairPlace& pair = pairs_.front();
+    return pair.step_pairs > 0 ? pair.rejected - pair.chosen - 1 : pair.chosen_tokens;
   }
   std::string talk(int64_t begin, int64_t end) const {
     std::string out;
     for (int64_t t = begin; t < end;) {
       std::vector<int32_t> ids;
       const auto trained = [&](int64_t at) {
-        return at > begin && targets_[static_cast<size_t>(at) - 1] >= 0;
+        return at > begin && targets_[static_cast<size_t>(at) - 1] >= 0 && !rows_->pairs().reward;
       };
       const bool of_span = trained(t);
       for (; t < end && trained(t) == of_span; ++t) ids.push_back(tokens_[static_cast<size_t>(t)]);
@@ -168,6 +183,10 @@ class RowPreview {
     for (int64_t t = 0; t < length_; ++t) {
       const auto i = static_cast<size_t>(t);
       out += out.empty() ? "" : " ";
+      if (rows_->pairs().reward) {
+        out += (t == pairs_.front().rejected ? "| " : "") + token(tokens_[i]);
+        continue;
+      }
       if (spec_.head == HeadKind::causal_lm) {
         // What is learned of a token stands with the one before it.
         const int32_t target = t > 0 ? targets_[i - 1] : kIgnoredLabel;
@@ -226,7 +245,8 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
   if (!w.json)
     fmt::print("Data: {}; {} {} to train on, {} held out\n{}", rows.text(), rows.train_rows(),
                rows.pairs().any() ? "pairs" : "rows", rows.eval_rows(),
-               rows.pairs().any() ? "Tokens whose probability is learned stand in {{ }}.\n"
+               rows.pairs().reward  ? ""
+               : rows.pairs().any() ? "Tokens whose probability is learned stand in {{ }}.\n"
                : head == HeadKind::sequence_classification ? ""
                : head == HeadKind::masked_lm
                    ? "What was there before masking stands in {{ }} behind each target.\n"
@@ -241,16 +261,16 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
       fmt::print("{}", preview.text(k, w.held_out));
   }
   if (w.json)
-    fmt::print(
-        "{}\n",
-        nlohmann::json({{"max_length", setup.sizes.max_length},
-                        {"task", rows.pairs().any() ? "dpo" : to_string(setup.model->spec().head)},
-                        {"labels", setup.model->spec().labels},
-                        {"train_samples", rows.train_rows()},
-                        {"eval_samples", rows.eval_rows()},
-                        {"held_out", w.held_out},
-                        {"samples", list}})
-            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n",
+               nlohmann::json({{"max_length", setup.sizes.max_length},
+                               {"task", rows.pairs().any() ? setup.config.task
+                                                           : to_string(setup.model->spec().head)},
+                               {"labels", setup.model->spec().labels},
+                               {"train_samples", rows.train_rows()},
+                               {"eval_samples", rows.eval_rows()},
+                               {"held_out", w.held_out},
+                               {"samples", list}})
+                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return 0;
 }
 
@@ -288,7 +308,7 @@ int preview(const Arguments& arguments) {
     if (tokenizer) V = tokenizer->vocab_size();
   } else {
     RunSetup setup = make_setup(config, true);
-    if (setup.model->spec().encoder() || setup.rows) {
+    if (setup.model->spec().head != HeadKind::causal_lm || setup.rows) {
       if (!setup.rows)
         fail(ErrorCode::usage, "train_data or eval_data for snug data preview", "neither",
              "train_data=rows.tsv");

@@ -105,7 +105,7 @@ int eval_rows(EvalArguments& a) {
   if (pairs && r.rows->pairs().reference() && a.options.adapter.empty())
     tell(stderr, "Note: without --adapter the model is its own reference: every reward is 0.\n");
   if (a.json) {
-    nlohmann::json j = {{"task", pairs ? "dpo" : to_string(spec.head)},
+    nlohmann::json j = {{"task", pairs ? a.config.task : to_string(spec.head)},
                         {"loss", result.loss},
                         {pairs ? "pairs" : "rows", rows},
                         {"max_length", r.in.plan.decisions.T},
@@ -196,6 +196,18 @@ void check_pair_flags(const RunConfig& c) {
            fmt::format("{} of {}", c.simpo_gamma, c.loss_type), "leave --simpo-gamma out");
 }
 
+void check_reward_model(const EvalArguments& a, const ModelSpec& spec) {
+  if (!(a.config.center_rewards_coefficient >= 0))
+    fail(ErrorCode::usage, "--center-rewards-coefficient of 0 and above",
+         fmt::format("{}", a.config.center_rewards_coefficient),
+         "leave --center-rewards-coefficient out");
+  if (spec.encoder() || spec.label_count() != 1)
+    fail(ErrorCode::usage, "a causal model of one label for --task reward",
+         fmt::format("{}, {}, in {}", spec.architecture, count_of(spec.label_count(), "label"),
+                     a.options.model),
+         "snug train model=FOLDER task=reward ..., then --model OUTPUT_DIR/final");
+}
+
 // What has no effect for the folder's head is refused.
 int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, bool questions) {
   const ModelSpec spec = inference_spec(a.options);
@@ -205,27 +217,33 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
            fmt::format("{} with the {} model {}", flag, to_string(spec.head), a.options.model),
            fmt::format("leave {} out", flag));
   };
-  const bool causal = spec.head == HeadKind::causal_lm, pairs = a.options.task == "dpo",
+  const bool causal = spec.head == HeadKind::causal_lm, reward = a.options.task == "reward",
+             dpo = a.options.task == "dpo", pairs = dpo || reward,
              chats = a.options.task == "sft" || pairs;
-  only_with("--choices", !chats, "another --task than sft and dpo");
+  only_with("--choices", !chats, "another --task than sft, dpo and reward");
+  if (parser.given("--center-rewards-coefficient") && !reward)
+    fail(ErrorCode::usage, "--center-rewards-coefficient with --task reward alone",
+         fmt::format("--center-rewards-coefficient with --task {}", a.options.task),
+         "leave --center-rewards-coefficient out");
   for (const char* flag : {"--loss-type", "--beta", "--label-smoothing", "--simpo-gamma"})
-    if (parser.given(flag) && !pairs)
+    if (parser.given(flag) && !dpo)
       fail(ErrorCode::usage, fmt::format("{} with --task dpo alone", flag),
            fmt::format("{} with --task {}", flag, a.options.task),
            fmt::format("leave {} out", flag));
   only_with("--choices", causal, "a causal_lm model");
   only_with("--stride", causal, "a causal_lm model");
   only_with("--packing-boundaries", causal, "a causal_lm model");
-  only_with("--text-pair-column", spec.head == HeadKind::sequence_classification,
-            "a sequence_classification model");
-  only_with("--label-column", !causal && spec.head != HeadKind::masked_lm,
-            "a classification model");
-  if (!causal) return eval_rows(a);
-  if (pairs) check_pair_flags(a.config);
+  only_with("--text-pair-column", spec.head == HeadKind::sequence_classification && !reward,
+            "a sequence_classification model, on texts");
+  only_with("--label-column", !causal && spec.head != HeadKind::masked_lm && !reward,
+            "a classification model, on texts");
+  if (dpo) check_pair_flags(a.config);
+  if (reward) check_reward_model(a, spec);
   if (chats) {
     a.config.task = a.options.task;
     a.config.model = a.options.model;
   }
+  if (!causal && !reward) return eval_rows(a);
   if (chats || (!questions && gives_token_rows(a.config))) {
     for (const char* flag : {"--stride", "--packing-boundaries", "--quoting", "--text-column"})
       if (parser.given(flag))
@@ -276,13 +294,16 @@ int eval_command(const Arguments& arguments) {
               "of classification: key or column of the labels (default: label or labels)")
       .option("--task", a.options.task, "NAME",
               "auto: that of the folder's head; sft: conversations, of which an assistant's turns "
-              "count; dpo: pairs of answers; causal_lm, masked_lm, sequence_classification or "
+              "count; dpo: pairs of answers; reward: the same, by a reward model; causal_lm, "
+              "masked_lm, sequence_classification or "
               "token_classification: another is an error unless the folder has weights for it")
       .option("--loss-type", a.config.loss_type, "NAME", "of --task dpo, as the key of that name")
       .option("--beta", a.config.beta, "B", "of --task dpo, as the key of that name")
       .option("--label-smoothing", a.config.label_smoothing, "S",
               "of --task dpo, as the key of that name")
       .option("--simpo-gamma", a.config.simpo_gamma, "G", "of --task dpo, as the key of that name")
+      .option("--center-rewards-coefficient", a.config.center_rewards_coefficient, "K",
+              "of --task reward, as the key of that name")
       .option("--quoting", a.config.quoting, "auto|none|minimal",
               "quotes around fields of .csv and .tsv; auto: those of .csv alone")
       .flag("--packing-boundaries", a.options.packing_boundaries,
@@ -305,6 +326,7 @@ int eval_command(const Arguments& arguments) {
       .example("snug eval --model run1/final --data heldout.txt --stride 128")
       .example("snug eval --model run1/final --task sft --data chats.jsonl")
       .example("snug eval --model BASE --adapter run1/final --task dpo --data pairs.jsonl")
+      .example("snug eval --model rewards/final --task reward --data pairs.jsonl")
       .example("snug eval --model bert/final --data dev.tsv --text-column sentence --json")
       .example("snug eval --model run1/final --choices hellaswag.jsonl")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");

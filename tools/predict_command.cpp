@@ -224,8 +224,10 @@ void check_head(const PredictArguments& a, const ArgumentParser& parser) {
 int predict_command(const Arguments& arguments) {
   PredictArguments a;
   a.options.eval_batch = 4;
-  ArgumentParser parser(
-      "predict", "labels, values or hidden tokens that a trained encoder gives rows of text.");
+  ArgumentParser parser("predict",
+                        "labels, values, rewards or hidden tokens that a trained model with a head "
+                        "for them gives rows of "
+                        "text.");
   parser.option("--model", a.options.model, "DIR", "folder with config.json, weights and tokenizer")
       .required()
       .option("--adapter", a.options.adapter, "DIR",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -65,9 +66,10 @@ std::vector<int32_t> ids_of(const Json& list, const char* key, const std::string
   return ids;
 }
 
-Pair pair_of_ids(const Json& tree, const std::string& where) {
+Pair pair_of_ids(const Json& tree, const std::string& where, bool prompted) {
   Pair p;
-  p.prompt = ids_of(need(tree, "prompt_ids", where), "prompt_ids", where);
+  if (prompted || find(tree, "prompt_ids"))
+    p.prompt = ids_of(need(tree, "prompt_ids", where), "prompt_ids", where);
   for (auto [key, to] : {std::pair{"chosen_ids", &p.chosen}, {"rejected_ids", &p.rejected}}) {
     const std::vector<int32_t> own = ids_of(need(tree, key, where), key, where);
     if (own.empty())
@@ -123,9 +125,10 @@ PairRows::Ids PairRows::encode(const std::string& text, bool ends) const {
 void PairRows::read(const nlohmann::json&, std::string_view text, const std::string& where,
                     RowRecord& out) const {
   const Json tree = Json::parse(text);
+  const bool rewards = use_ == PairUse::rewards;
   Pair p;
   if (find(tree, "prompt_ids") || find(tree, "chosen_ids") || find(tree, "rejected_ids")) {
-    p = pair_of_ids(tree, where);
+    p = pair_of_ids(tree, where, !rewards);
   } else {
     Json chosen = need(tree, "chosen", where), rejected = need(tree, "rejected", where);
     const Json* given = find(tree, "prompt");
@@ -181,13 +184,14 @@ void PairRows::read(const nlohmann::json&, std::string_view text, const std::str
         return opens ? encoder.prompt(conversation)
                      : encoder.tokenizer().encode(encoder.chat().render(conversation).text);
       };
-      if (prompt.empty())
+      if (prompt.empty() && !rewards)
         fail(ErrorCode::data, "a message before the answers of a pair",
              fmt::format("{}: chosen and rejected differ from the first on", where), kPairSpelling);
-      p = {ids(prompt, true), ids(joined(prompt, chosen), false),
+      p = {rewards ? Ids() : ids(prompt, true), ids(joined(prompt, chosen), false),
            ids(joined(prompt, rejected), false)};
     }
   }
+  if (rewards) return take_rewarded(tree, p.chosen, p.rejected, where, out);
   const size_t before = std::min(common(p.prompt, p.chosen), common(p.prompt, p.rejected));
   out.content = RowRecord::Content::ids;
   if (static_cast<int64_t>(before) >= max_length_) return;
@@ -198,6 +202,12 @@ void PairRows::read(const nlohmann::json&, std::string_view text, const std::str
            fmt::format("{}: {} has none", where, ids == &p.chosen ? "chosen" : "rejected"),
            "leave the pair out");
     const size_t n = std::min(ids->size(), static_cast<size_t>(max_length_));
+    if (use_ == PairUse::means && n < 2)
+      fail(ErrorCode::data,
+           "a token before the last of every answer, so that one at least has a mean",
+           fmt::format("{}: {} is one token without a prompt", where,
+                       ids == &p.chosen ? "chosen" : "rejected"),
+           "give the pair a prompt, or leave it out");
     out.cut = out.cut || n < ids->size();
     for (size_t i = 0; i < n; ++i) {
       out.ids.push_back((*ids)[i]);
@@ -207,9 +217,33 @@ void PairRows::read(const nlohmann::json&, std::string_view text, const std::str
   }
 }
 
+void PairRows::take_rewarded(const nlohmann::ordered_json& tree, const Ids& chosen,
+                             const Ids& rejected, const std::string& where, RowRecord& out) const {
+  out.content = RowRecord::Content::ids;
+  if (const Json* margin = find(tree, "margin")) {
+    if (!margin->is_number())
+      fail(ErrorCode::data, "\"margin\" as a number",
+           fmt::format("{}: {}", where, beginning_utf8(margin->dump(), 40)),
+           "write {\"margin\": 0.5}, or leave it out");
+    out.margin = margin->get<float>();
+    if (!std::isfinite(out.margin))
+      fail(ErrorCode::data, "\"margin\" as a number that a float holds",
+           fmt::format("{}: {}", where, margin->dump()), "write {\"margin\": 0.5}");
+  }
+  const auto most = static_cast<size_t>(max_length_);
+  if (chosen.size() > most || rejected.size() > most) return;
+  out.equal = chosen == rejected;
+  for (const Ids* ids : {&chosen, &rejected}) {
+    out.ids.insert(out.ids.end(), ids->begin(), ids->end());
+    out.types.insert(out.types.end(), ids->size(), ids == &chosen ? 0 : 1);
+  }
+  out.trained.assign(out.ids.size(), 1);
+}
+
 uint64_t PairRows::fingerprint() const {
   return (chats_ ? chats_->fingerprint() : 2) ^
-         static_cast<uint64_t>(max_length_) * 0x9e3779b97f4a7c15;
+         static_cast<uint64_t>(max_length_) * 0x9e3779b97f4a7c15 ^
+         (use_ == PairUse::rewards ? 0x7265776172647321 : 0);
 }
 
 }  // namespace snug

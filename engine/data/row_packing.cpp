@@ -77,6 +77,7 @@ RowDatasetOptions completed(RowDatasetOptions o) {
     fail(ErrorCode::usage, "masked targets where they stand", "shift_labels too",
          "mask, or learn the next token");
   require(!o.pairs || (o.shift_labels && !o.masking), "pairs of a causal model");
+  require(o.pairs || !o.whole_chosen, "pairs, of which to learn one whole");
   if (!(o.eval_fraction >= 0.0 && o.eval_fraction < 1.0))
     fail(ErrorCode::usage, "an eval_fraction of rows of 0 or more and below 1",
          fmt::format("{}", o.eval_fraction), "set it to 0.05, for example");
@@ -86,6 +87,12 @@ RowDatasetOptions completed(RowDatasetOptions o) {
 }
 
 }  // namespace
+
+int64_t last_token_of(const int32_t* tokens, int64_t n, int32_t padding) {
+  for (int64_t t = n - 1; t > 0; --t)
+    if (tokens[t] != padding) return t;
+  return 0;
+}
 
 struct RowDataset::Impl {
   Impl(RowFile rows, RowDatasetOptions given)
@@ -144,7 +151,7 @@ struct RowDataset::Impl {
   void pack(Side wanted, int64_t number) {
     if (side == wanted && step == number) return;
     side = Side::none;  // until this came to its end
-    trained = -1;
+    trained = chosen = -1;
     tokens = 0;
     require(number >= 0, "steps of rows of 0 or more");
     const bool eval = wanted == Side::eval;
@@ -234,7 +241,12 @@ struct RowDataset::Impl {
     const int64_t shift = options.shift_labels ? 1 : 0;
     std::copy(labels + shift, labels + n, targets.begin());
     std::fill_n(targets.begin() + (n - shift), shift, kIgnoredLabel);
-    if (options.pairs) targets[static_cast<size_t>(split_of(n) - shift)] = kIgnoredLabel;
+    if (options.pairs) {
+      const int64_t split = split_of(n);
+      if (options.whole_chosen)
+        std::copy(record.begin() + 1, record.begin() + split, targets.begin());
+      targets[static_cast<size_t>(split - shift)] = kIgnoredLabel;
+    }
     return n - std::count(targets.begin(), targets.begin() + n, kIgnoredLabel);
   }
 
@@ -270,6 +282,22 @@ struct RowDataset::Impl {
     return trained = sum;
   }
 
+  // Of the first documents of the step's pairs.
+  int64_t count_chosen() {
+    if (chosen >= 0) return chosen;
+    int64_t sum = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      const Packed& p = packed[static_cast<size_t>(j)];
+      file.read(p.row, p.place, record.data());
+      sum += split_of(p.place.length) - 1;
+    }
+    if (sum > INT32_MAX)
+      fail(ErrorCode::unsupported,
+           fmt::format("at most {} tokens of chosen sequences in a step", INT32_MAX),
+           fmt::format("{} in {} pairs", sum, count), "a smaller global_batch_size");
+    return chosen = sum;
+  }
+
   int64_t most_targets() const {
     return options.max_targets_per_window > 0 ? options.max_targets_per_window : options.T;
   }
@@ -280,6 +308,7 @@ struct RowDataset::Impl {
     require(out.stride == 0 ||
                 (out.stride >= extent(first_window, asked).tokens && out.stride <= options.T),
             "a stride of the tokens of the fullest window to T");
+    if (options.whole_chosen && out.pairs) count_chosen();
     for (int64_t w = 0; w < asked; ++w) fill_window(first_window + w, w, out);
     // After the reads: what another program writes before this is noticed before it is used.
     file.verify();
@@ -300,7 +329,7 @@ struct RowDataset::Impl {
   std::vector<int32_t> record, targets;
   std::vector<TokenMasking> masks;  // of training, of evaluation
   Side side = Side::none;
-  int64_t step = -1, count = 0, windows = 0, tokens = 0, trained = -1;
+  int64_t step = -1, count = 0, windows = 0, tokens = 0, trained = -1, chosen = -1;
 };
 
 void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& out) {
@@ -317,7 +346,7 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
   clear(out.values, R * K, 0.0f);
   clear(out.target_at, M, -1);
   clear(out.target_labels, M, kIgnoredLabel);
-  clear(out.pairs, R, PairPlace{-1, -1, -1, -1, -1});
+  clear(out.pairs, R, PairPlace{});
   clear(out.rows, R, int64_t{-1});
   int64_t at = 0, listed = 0;
   const bool none = window >= windows;
@@ -343,7 +372,9 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
       place_pair(at, to, n, out.document_start, out.pairs ? out.pairs + r : nullptr);
     if (out.types && file.types_at(n) >= 0)
       std::copy_n(record.data() + file.types_at(n), n, out.types + to);
-    if (out.first) out.first[r] = static_cast<int32_t>(to);
+    const int64_t read_at =
+        options.last_token ? last_token_of(record.data(), n, options.padding) : 0;
+    if (out.first) out.first[r] = static_cast<int32_t>(to + read_at);
     if (out.rows) out.rows[r] = p.row;
     const int32_t* label = record.data() + std::max<int64_t>(file.label_at(n), 0);
     if (out.labels && file.form().label == RowLabel::class_id) out.labels[r] = *label;
@@ -366,12 +397,25 @@ void RowDataset::Impl::place_pair(int64_t at, int64_t to, int64_t n, int32_t* do
     std::fill_n(document_start + to + split, n - split, static_cast<int32_t>(at + split));
   if (!place) return;
   const int32_t* labels = record.data() + file.token_labels_at(n);
+  const int64_t shift = options.whole_chosen ? 1 : 0;
   const auto trained_of = [&](int64_t begin, int64_t end) {
+    begin += shift;
     return static_cast<int32_t>(end - begin -
                                 std::count(labels + begin, labels + end, kIgnoredLabel));
   };
-  *place = {static_cast<int32_t>(to), static_cast<int32_t>(to + split),
-            static_cast<int32_t>(to + n), trained_of(0, split), trained_of(split, n)};
+  *place = {.chosen = static_cast<int32_t>(to),
+            .rejected = static_cast<int32_t>(to + split),
+            .end = static_cast<int32_t>(to + n),
+            .chosen_tokens = trained_of(0, split),
+            .rejected_tokens = trained_of(split, n),
+            .answer = static_cast<int32_t>(to),
+            .step_targets = 0,
+            .step_pairs = 0};
+  if (!options.whole_chosen) return;
+  // An answer is the end of its sequence, whose last token has no target.
+  place->answer = place->rejected - 1 - place->chosen_tokens;
+  place->step_targets = static_cast<int32_t>(chosen);
+  place->step_pairs = static_cast<int32_t>(count);
 }
 
 RowDataset::RowDataset(RowFile file, RowDatasetOptions options)

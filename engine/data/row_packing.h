@@ -46,6 +46,11 @@ struct RowDatasetOptions {
   // A row is a pair (pair_rows.h): two documents, of token types 0 and 1, each of at most half of T. With
   // shift_labels, and trained() counts rows.
   bool pairs = false;
+  // Of pairs: all tokens of the first document are targets but its first, which has none before it.
+  bool whole_chosen = false;
+  // RowBlock::first says the last token of a row that is not `padding`, its first if all are.
+  bool last_token = false;
+  int32_t padding = -1;
   // Above 0: RowBlock's target lists of this length for each window. With masking no more tokens
   // of a window become targets, those of its first rows do. Without masking it must be T.
   int64_t max_targets_per_window = 0;
@@ -53,10 +58,15 @@ struct RowDatasetOptions {
 
 // What RowBlock::pairs says of a pair.
 struct PairPlace {
-  int32_t chosen, rejected, end;           // index of their first tokens, and behind the last
-  int32_t chosen_tokens, rejected_tokens;  // that are trained where they stand, not shifted
+  int32_t chosen = -1, rejected = -1, end = -1;  // index of their first tokens, and behind the last
+  // Tokens that are trained where they stand; with whole_chosen those of answers that have one before them.
+  int32_t chosen_tokens = -1, rejected_tokens = -1;
+  // Index of the first token whose target is of the chosen answer; without whole_chosen that of `chosen`.
+  int32_t answer = -1;
+  // With whole_chosen, targets of the first documents of the step's pairs, and these pairs; else 0.
+  int32_t step_targets = -1, step_pairs = -1;
 };
-inline constexpr int64_t kPairWords = 5;
+inline constexpr int64_t kPairWords = 8;
 static_assert(sizeof(PairPlace) == 4 * kPairWords, "as a row of a tensor");
 
 // Where fill writes `count` windows; null: not wanted. R = max_rows_per_window, M =
@@ -69,6 +79,7 @@ struct RowBlock {
   int32_t* types = nullptr;           // (count, T)
   int32_t* targets = nullptr;         // (count, T) token labels, or what masking hid; else -100
   int32_t* first = nullptr;           // (count, R) index of the first token of each row, else -1
+                                      // (RowDatasetOptions::last_token: of the last)
   int32_t* labels = nullptr;          // (count, R) class ids, else -100
   float* values = nullptr;            // (count, R, K), else 0: `first` tells which are rows
   int32_t* target_at = nullptr;  // (count, M) index of each token with a target, rising; else -1
@@ -79,6 +90,9 @@ struct RowBlock {
   int64_t stride = 0;
   PairPlace* pairs = nullptr;  // (count, R) of each row, else all -1
 };
+
+// The last of n tokens that is not `padding`; 0 if all are.
+int64_t last_token_of(const int32_t* tokens, int64_t n, int32_t padding);
 
 // Of some windows in a row: those with rows, and the tokens of the fullest; at least 1 of each.
 struct RowExtent {

@@ -190,6 +190,7 @@ class Reader {
     if (*content_ == Content::words && blank_words_)
       report_.assumed.push_back("words are read with a blank before them, as this tokenizer's are");
     form_.token_labels = places();
+    if (rewarded()) form_.label = RowLabel::values, form_.values = 1;
     if (!wants_labels()) return;
     form_.token_labels = o_.kind == RowKind::tokens || causal();
     if (given_ids() && form_.token_labels) {
@@ -223,6 +224,7 @@ class Reader {
     }
     if (places()) place(record);
     if (wants_labels() && o_.kind == RowKind::sequence) label(record);
+    if (rewarded()) values_ = {record.margin};
     if (!form_.types) types_.clear();
     const bool trains =
         form_.token_labels
@@ -238,6 +240,8 @@ class Reader {
                      .values = values_});
     if (o_.seen) o_.seen(record, true);
   }
+
+  bool rewarded() const { return o_.pairs && o_.pairs->use() == PairUse::rewards; }
 
   // Where answers are asked for; make_words knows where words begin.
   void place(const RowRecord& record) {
@@ -430,9 +434,12 @@ class Reader {
     report_.longest = facts.longest;
     if (report_.rows == 0)
       fail(ErrorCode::data,
-           o_.pairs ? "a pair whose prompt leaves room for an answer" : "a row with text",
+           rewarded() ? "a pair of which no answer with its prompt is longer than max_length"
+           : o_.pairs ? "a pair whose prompt leaves room for an answer"
+                      : "a row with text",
            fmt::format("{} without, the first at {}", report_.empty, report_.first_empty),
-           o_.pairs   ? "raise max_length: the prompt of each fills it"
+           rewarded() ? "raise max_length"
+           : o_.pairs ? "raise max_length: the prompt of each fills it"
            : o_.chat  ? "look at its messages"
            : causal() ? "look at its input_ids and its attention_mask"
                       : "name the column of the text with text_column");

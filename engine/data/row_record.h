@@ -34,6 +34,7 @@ struct RowRecord {
   std::vector<uint8_t> trained;
   int64_t turns = 0, open_turns = 0;  // assistant's turns, and those without an end token
   bool equal = false, cut = false;    // of a pair: both alike; one of them is longer than fits
+  float margin = 0;                   // of a pair that is rewarded
   bool labels_left = false;           // there are labels, which the kind of row has no use for
 };
 

@@ -45,7 +45,11 @@ const char* to_string(SlotPolicy policy);
 // The size of a pass: B sequences of T tokens, N = B*T rows.
 struct Dims {
   int64_t B = 0, T = 0;
+  int64_t rows = 0;  // of a sequence, where stages of a body choose as many of its T
   int64_t N() const { return B * T; }
+  int64_t chosen() const { return B * rows; }
+  // B and T of a tensor of n rows: all of them, or those that were chosen.
+  Dims of(int64_t n) const { return n == N() ? *this : Dims{B, rows, rows}; }
 };
 
 class Pass;

@@ -19,21 +19,34 @@ using nlohmann::json;
 
 constexpr std::string_view kPrefix = "base_model.model.";
 
-// The layer of an A or B, and the adapter on it.
+// The layer of an adapter's parameter, the adapter, and the end of the names of its tensors.
 struct AdapterPlace {
   std::string layer;
   const LinearAdapter* adapter;
-  bool a;
-  size_t piece;  // of a B
+  const char* end;
+  bool a;        // of all modules; else of one:
+  size_t piece;  // of the adapter
 };
 
 AdapterPlace place_of(const Model& model, const std::string& name) {
-  const size_t a = name.find(".lora_A."), b = name.find(".lora_B.");
-  AdapterPlace place{name.substr(0, std::min(a, b)), nullptr, a != std::string::npos, 0};
-  place.adapter = &model.adapters().at(place.layer);
-  while (!place.a && adapter_b_name(place.layer, *place.adapter, place.piece) != name)
-    ++place.piece;
-  return place;
+  using NameOf = std::string (*)(const std::string&, const LinearAdapter&, size_t);
+  constexpr struct {
+    const char *word, *end;
+    NameOf name_of;  // null: all modules have it together
+  } kKinds[] = {{".lora_A.", ".lora_A.weight", nullptr},
+                {".lora_B.", ".lora_B.weight", adapter_b_name},
+                {".lora_magnitude_vector", ".lora_magnitude_vector", adapter_scale_name},
+                {".ia3_l", ".ia3_l", adapter_scale_name}};
+  for (const auto& kind : kKinds) {
+    const size_t at = name.find(kind.word);
+    if (at == std::string::npos) continue;
+    AdapterPlace place{name.substr(0, at), nullptr, kind.end, kind.name_of == nullptr, 0};
+    place.adapter = &model.adapters().at(place.layer);
+    while (kind.name_of && kind.name_of(place.layer, *place.adapter, place.piece) != name)
+      ++place.piece;
+    return place;
+  }
+  fail(ErrorCode::internal, "a parameter of an adapter", name, "report this");
 }
 
 std::string without_end(const std::string& name) {
@@ -53,14 +66,16 @@ constexpr std::string_view kRead[] = {"r",
                                       "bias",
                                       "exclude_modules",
                                       "use_rslora",
+                                      "use_dora",
                                       "init_lora_weights",
                                       "rank_pattern",
                                       "modules_to_save",
                                       "layers_to_transform",
                                       "alpha_pattern"};
+constexpr std::string_view kReadOfIa3[] = {"target_modules", "exclude_modules", "modules_to_save",
+                                           "feedforward_modules", "init_ia3_weights"};
 // Known, and not built.
-constexpr std::string_view kRefused[] = {"use_dora",
-                                         "lora_bias",
+constexpr std::string_view kRefused[] = {"lora_bias",
                                          "layer_replication",
                                          "megatron_config",
                                          "target_parameters",
@@ -87,6 +102,16 @@ bool asks_for_nothing(const json& value) {
 std::vector<std::string> words(const json& c, const char* key, const std::string& where) {
   if (c.contains(key) && c[key].is_string()) return {get_string(c, key, where)};
   return get_strings(c, key, where);
+}
+
+// Which of the lists of modules are one regular expression.
+void note_expressions(const json& c, PeftConfig& p) {
+  const auto is_word = [&](const char* key) {
+    return c.contains(key) && c[key].is_string() && c[key] != "all-linear";
+  };
+  p.target_expression = is_word("target_modules");
+  p.exclude_expression = is_word("exclude_modules");
+  p.feedforward_expression = is_word("feedforward_modules");
 }
 
 const char* task_type(HeadKind head) {
@@ -142,10 +167,10 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param) {
     const FilePiece& from = of_base[own.piece];
     FilePiece piece;
     for (const std::string& name : from.names)
-      piece.names.push_back(
-          fmt::format("{}{}.{}.weight", kPrefix, without_end(name), place.a ? "lora_A" : "lora_B"));
-    piece.rows = place.a ? own.rank : own.rows;
-    if (!place.a) piece.groups = from.groups;
+      piece.names.push_back(fmt::format("{}{}{}", kPrefix, without_end(name), place.end));
+    const bool of_input = place.adapter->of_input();
+    piece.rows = of_input ? 1 : place.a ? own.rank : own.rows;
+    if (!place.a && !of_input) piece.groups = from.groups;
     pieces.push_back(std::move(piece));
   }
   return pieces;
@@ -165,11 +190,14 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
   const json c = parse_json_file(path);
   require_object(c, path);
   const std::string type = get_string(c, "peft_type", path);
-  if (type != "LORA")
-    fail(ErrorCode::unsupported, fmt::format("peft_type LORA in {}", path), type,
-         "an adapter of LoRA");
+  if (type != "LORA" && type != "IA3")
+    fail(ErrorCode::unsupported, fmt::format("peft_type LORA or IA3 in {}", path), type,
+         "an adapter of LoRA, DoRA or IA3");
+  const bool ia3 = type == "IA3";
   for (const auto& [key, value] : c.items()) {
-    if (in(kRead, key) || in(kIndifferent, key) || asks_for_nothing(value)) continue;
+    if ((ia3 ? in(kReadOfIa3, key) : in(kRead, key)) || in(kIndifferent, key) ||
+        asks_for_nothing(value))
+      continue;
     if (in(kRefused, key))
       fail(ErrorCode::unsupported, fmt::format("{} without {}, which is not built", path, key),
            json_brief(value), "an adapter trained without it");
@@ -178,6 +206,17 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
           fmt::format("{} of {} is not known and was left out: {}", key, path, json_brief(value)));
   }
   PeftConfig p;
+  if (ia3) {
+    p.method = "ia3";
+    p.target_modules = words(c, "target_modules", path);
+    p.exclude_modules = words(c, "exclude_modules", path);
+    p.feedforward_modules = words(c, "feedforward_modules", path);
+    p.modules_to_save = get_strings(c, "modules_to_save", path);
+    note_expressions(c, p);
+    p.of_folder = true;
+    p.base = get_string(c, "base_model_name_or_path", path, "");
+    return p;
+  }
   p.r = get_int_in(c, "r", path, 1, int64_t{1} << 20, 8);
   p.lora_alpha = get_number(c, "lora_alpha", path, 8);
   p.lora_dropout = get_number(c, "lora_dropout", path, 0);
@@ -187,6 +226,7 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
   p.target_modules = words(c, "target_modules", path);
   p.exclude_modules = words(c, "exclude_modules", path);
   p.use_rslora = get_bool(c, "use_rslora", path, false);
+  p.use_dora = get_bool(c, "use_dora", path, false);
   p.bias = get_string(c, "bias", path, "none");
   if (p.bias != "none" && p.bias != "all" && p.bias != "lora_only")
     fail(ErrorCode::data, fmt::format("bias none, all or lora_only in {}", path), p.bias, "none");
@@ -219,11 +259,7 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
         p.alpha_pattern.emplace_back(word, get_number(c[key], word.c_str(), path + " / " + key));
     }
   }
-  const auto is_word = [&](const char* key) {
-    return c.contains(key) && c[key].is_string() && c[key] != "all-linear";
-  };
-  p.target_expression = is_word("target_modules");
-  p.exclude_expression = is_word("exclude_modules");
+  note_expressions(c, p);
   p.of_folder = true;
   p.base = get_string(c, "base_model_name_or_path", path, "");
   return p;
@@ -233,7 +269,7 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
   const Family& family = find_family(model.spec().family, "model");
   // Paths with an adapter, and the last words of those without one that could be meant.
   std::vector<std::string> adapted;
-  std::set<std::string> others;
+  std::set<std::string> others, inputs;  // the latter of IA3
   const std::vector<int64_t>& layers = config.layers_to_transform;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
@@ -246,16 +282,23 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
       const bool has = adapter != model.adapters().end() &&
                        std::any_of(adapter->second.pieces.begin(), adapter->second.pieces.end(),
                                    [&](const AdapterPiece& piece) { return piece.piece == k; });
+      if (has && adapter->second.of_input()) inputs.insert(path);
       if (has)
         adapted.push_back(path);
       else if (layers.empty() || std::find(layers.begin(), layers.end(), p.part) != layers.end())
         others.insert(path.substr(path.rfind('.') + 1));
     }
   }
-  std::set<std::string> targets;
+  std::set<std::string> targets, feedforward;
   for (const std::string& path : adapted) {
     const std::string last = path.substr(path.rfind('.') + 1);
-    targets.insert(others.contains(last) ? path : last);
+    const bool mixed = inputs.contains(path) &&
+                       std::any_of(adapted.begin(), adapted.end(), [&](const auto& other) {
+                         return other.ends_with(last) && !inputs.contains(other);
+                       });
+    const std::string& word = others.contains(last) || mixed ? path : last;
+    targets.insert(word);
+    if (inputs.contains(path)) feedforward.insert(word);
   }
   std::vector<std::string> saved = config.modules_to_save;
   for (int i = 0; i < model.params().size(); ++i)
@@ -267,6 +310,24 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
                        [&](const std::string& own) { return name.ends_with(own); }))
         saved.push_back(name);
     }
+  const char* const task = task_type(model.spec().head);
+  if (config.method == "ia3") {
+    write_json_file(
+        folder + "/" + kAdapterConfig,
+        {{"peft_type", "IA3"},
+         {"auto_mapping", nullptr},
+         {"base_model_name_or_path", config.base.empty() ? json(nullptr) : json(config.base)},
+         {"revision", nullptr},
+         {"task_type", task ? json(task) : json(nullptr)},
+         {"inference_mode", true},
+         {"target_modules", targets},
+         {"exclude_modules", nullptr},
+         {"feedforward_modules", feedforward},
+         {"fan_in_fan_out", model.spec().linear_in_out},
+         {"modules_to_save", saved.empty() ? json(nullptr) : json(saved)},
+         {"init_ia3_weights", true}});
+    return;
+  }
   // By whole paths, so that no order of them counts.
   json ranks = json::object(), alphas = json::object();
   for (const std::string& path : adapted) {
@@ -287,7 +348,7 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
             {"fan_in_fan_out", model.spec().linear_in_out},
             {"init_lora_weights", config.init == "true" ? json(true) : json(config.init)},
             {"use_rslora", config.use_rslora},
-            {"use_dora", false},
+            {"use_dora", config.use_dora},
             {"lora_bias", false},
             {"modules_to_save", saved.empty() ? json(nullptr) : json(saved)},
             {"layers_to_transform", nullptr},
@@ -298,7 +359,6 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
   if (config.lora_alpha == static_cast<double>(static_cast<int64_t>(config.lora_alpha)))
     c["lora_alpha"] = static_cast<int64_t>(config.lora_alpha);
   if (!config.layers_to_transform.empty()) c["layers_to_transform"] = config.layers_to_transform;
-  const char* const task = task_type(model.spec().head);
   c["task_type"] = task ? json(task) : json(nullptr);
   write_json_file(folder + "/" + kAdapterConfig, c);
 }

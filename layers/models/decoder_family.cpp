@@ -121,6 +121,7 @@ ModelSpec parse_decoder(const DecoderKeys& k, const json& c, const std::string& 
   s.eos_token = token_id(c, "eos_token_id", origin);
   validate(s, origin);  // so that what is read next finds sound extents
   k.read(c, origin, s);
+  read_decoder_head(c, origin, k.classifier, s);
   validate(s, origin);
   return s;
 }
@@ -151,6 +152,7 @@ json write_decoder(const DecoderKeys& k, const ModelSpec& s, const char* torch_d
   c["torch_dtype"] = torch_dtype;
   c["transformers_version"] = "4.44.0";
   k.write(s, c);
+  write_decoder_head(s, c);
   return c;
 }
 
@@ -189,7 +191,10 @@ void check_decoder_keys(const DecoderKeys& k, const json& c, const std::string& 
 
 std::vector<FilePiece> decoder_pieces(const DecoderKeys& k, const ParamInfo& p,
                                       const ModelSpec& spec) {
-  std::vector<FilePiece> list = named_pieces(k.tensors, p, spec);
+  if (p.name.view() == "head.out.weight") return {{{"score.weight"}, p.rows}};
+  ParamInfo named = p;
+  named.name = Name(decoder_tensor_name(p));
+  std::vector<FilePiece> list = named_pieces(k.tensors, named, spec);
   if (list.size() == 3) {  // of H, G and G heads
     list[0].rows = spec.H * spec.D;
     list[1].rows = list[2].rows = spec.G * spec.D;

@@ -29,6 +29,8 @@ struct DecoderKeys {
   const char* model_type;
   const char* architecture;
   const char* title;  // in messages
+  // Of sequence classification; null: that of causal_lm with another end.
+  const char* classifier = nullptr;
   // Defaults; kv_heads 0: as many as heads, head_width 0: the width divided among the heads.
   int64_t vocabulary, positions, width, hidden, layers, heads, kv_heads = 0, head_width = 0;
   double theta = 10000, epsilon = 1e-6;
@@ -95,6 +97,20 @@ std::vector<FilePiece> decoder_pieces(const DecoderKeys& keys, const ParamInfo& 
 // Buffers of files of old releases.
 bool decoder_buffer(std::string_view tensor);
 
+// The heads that decoders have: of tokens, and of sequences, which reads the last token of each that is no
+// padding (transformers' ForSequenceClassification: a last norm and `score`).
+inline constexpr std::array<HeadKind, 2> kDecoderHeads = {HeadKind::causal_lm,
+                                                          HeadKind::sequence_classification};
+// Gives the spec of a causal LM that of sequences, whose class is `classifier`, or its own by another end.
+void set_decoder_head(ModelSpec& spec, HeadKind head, const char* classifier);
+// What a config says of such a head: labels, problem and the token of padding, which is that of the end where
+// none is named, as TRL has it. Nothing of other architectures.
+void read_decoder_head(const nlohmann::json& config, const std::string& origin,
+                       const char* classifier, ModelSpec& spec);
+void write_decoder_head(const ModelSpec& spec, nlohmann::json& config);
+// The name in the tables of tensors of a parameter of the head of sequences: that of the last norm.
+std::string decoder_tensor_name(const ParamInfo& param);
+
 template <const DecoderKeys& kKeys>
 Family decoder_family() {
   return {
@@ -113,7 +129,10 @@ Family decoder_family() {
       .gguf = kKeys.gguf.name ? &kKeys.gguf : nullptr,
       .check_keys = [](const nlohmann::json& config,
                        const std::string& origin) { check_decoder_keys(kKeys, config, origin); },
-      .aliases = {}};
+      .aliases = {},
+      .set_head = [](ModelSpec& spec,
+                     HeadKind head) { set_decoder_head(spec, head, kKeys.classifier); },
+      .heads = kDecoderHeads};
 }
 
 }  // namespace snug

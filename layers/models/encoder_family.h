@@ -2,6 +2,7 @@
 // tensors, in numbers, and in their heads.
 #pragma once
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -47,6 +48,9 @@ struct EncoderKeys {
   void (*write)(const ModelSpec& spec, nlohmann::json& config);
   void (*set_head)(ModelSpec& spec, HeadKind head);
 };
+
+inline constexpr std::array<HeadKind, 3> kEncoderHeads = {
+    HeadKind::masked_lm, HeadKind::sequence_classification, HeadKind::token_classification};
 
 // The architectures of the heads: "BertForMaskedLM".
 std::string encoder_architecture(const EncoderKeys& keys, HeadKind head);
@@ -109,7 +113,8 @@ Family encoder_family() {
       .check_keys = [](const nlohmann::json& config,
                        const std::string& origin) { check_encoder_keys(kKeys, config, origin); },
       .aliases = kKeys.aliases,
-      .set_head = kKeys.set_head};
+      .set_head = kKeys.set_head,
+      .heads = kEncoderHeads};
 }
 
 }  // namespace snug

@@ -95,8 +95,9 @@ struct Family {
   void (*check_keys)(const nlohmann::json& keys, const std::string& origin);
   // parse reads the own names alone, see own_names().
   std::span<const KeyAlias> aliases;
-  // Gives the spec another head, with what the family has in it; null: there is one head alone.
+  // Gives the spec one of `heads`, with what the family has in it.
   void (*set_head)(ModelSpec& spec, HeadKind head) = nullptr;
+  std::span<const HeadKind> heads = {};  // in the order of messages
 };
 
 // Gives the keys of a config their own names. Throws usage if one is there under both, with

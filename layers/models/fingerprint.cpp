@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/io/fingerprint.h"
+#include "layers/models/family.h"
 
 namespace snug {
 
@@ -47,6 +48,9 @@ std::string model_fingerprint(const ModelSpec& s) {
     text += fmt::format(" {} {} {} {} {} {} {}", s.types, s.first_position, s.head_dropout,
                         s.head_dropout_first, static_cast<int>(s.head_activation),
                         static_cast<int>(s.problem), s.label_count());
+  else if (s.head != HeadKind::causal_lm)
+    text +=
+        fmt::format(" {} {} {}", to_string(s.head), static_cast<int>(s.problem), s.label_count());
   return fingerprint_text(fingerprint(text));
 }
 

@@ -7,13 +7,15 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/io/json.h"
-#include "layers/models/encoder_family.h"
+#include "layers/models/decoder_family.h"
 #include "layers/models/families.h"
 
 namespace snug {
 namespace {
 
 using nlohmann::json;
+
+constexpr const char* kClassifier = "GPT2ForSequenceClassification";
 
 struct NamedShape {
   const char* name;
@@ -196,6 +198,7 @@ ModelSpec parse_own(const json& c, const std::string& origin) {
   s.tied = get_bool(c, "tie_word_embeddings", origin, true);
   s.bos_token = token_id(c, "bos_token_id", origin, -1);
   s.eos_token = token_id(c, "eos_token_id", origin, -1);
+  read_decoder_head(c, origin, kClassifier, s);
   validate(s, origin);
   return s;
 }
@@ -233,6 +236,7 @@ json write(const ModelSpec& s, const char* torch_dtype) {
   c["use_cache"] = true;
   c["torch_dtype"] = torch_dtype;
   c["transformers_version"] = "4.44.0";
+  write_decoder_head(s, c);
   return c;
 }
 
@@ -254,8 +258,9 @@ std::vector<std::string> names() {
 }
 
 std::vector<FilePiece> pieces(const ParamInfo& p, const ModelSpec& spec) {
-  const std::string name = p.name.str();
+  const std::string name = decoder_tensor_name(p);
   if (name == "lm_head.weight") return {{{name}, p.rows}};
+  if (name == "head.out.weight") return {{{"score.weight"}, p.rows}};
   std::vector<std::string> names = {"transformer." + name, name};
   if (spec.tied && name == "wte.weight") names.emplace_back("lm_head.weight");
   return {{names, p.rows}};
@@ -276,17 +281,20 @@ constexpr GgufArchitecture kGguf = {.name = "gpt2",
 
 }  // namespace
 
-const Family kGpt2Family = {.model_type = "gpt2",
-                            .parse = parse,
-                            .write = write,
-                            .named = named,
-                            .names = names,
-                            .pieces = pieces,
-                            .ignorable = ignorable,
-                            .embedding = "wte.weight",
-                            .head = "lm_head.weight",
-                            .gguf = &kGguf,
-                            .check_keys = check_keys,
-                            .aliases = kAliases};
+const Family kGpt2Family = {
+    .model_type = "gpt2",
+    .parse = parse,
+    .write = write,
+    .named = named,
+    .names = names,
+    .pieces = pieces,
+    .ignorable = ignorable,
+    .embedding = "wte.weight",
+    .head = "lm_head.weight",
+    .gguf = &kGguf,
+    .check_keys = check_keys,
+    .aliases = kAliases,
+    .set_head = [](ModelSpec& spec, HeadKind head) { set_decoder_head(spec, head, kClassifier); },
+    .heads = kDecoderHeads};
 
 }  // namespace snug

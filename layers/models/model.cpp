@@ -7,6 +7,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/rng.h"
 #include "engine/seams/param_store.h"
+#include "layers/ops/attention.h"
 #include "layers/ops/document_start.h"
 #include "layers/ops/head_loss.h"
 
@@ -50,7 +51,9 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
   embedding_->derive(params_);
   const auto expect_adapters = [&] {
     for (const auto& [layer, adapter] : adapters_)
-      require(params_.find(adapter_a_name(layer)) >= 0, "a linear layer for every adapter");
+      require(params_.find(adapter.kind == AdapterKind::ia3 ? adapter_scale_name(layer, adapter, 0)
+                                                            : adapter_a_name(layer)) >= 0,
+              "a linear layer for every adapter");
   };
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_, adapters_);
@@ -117,7 +120,8 @@ ModelPass Model::make_inference_pass() const {
 
 Tensor Model::run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
                          PassMode mode) const {
-  pass.dims = {tokens.shape[0], tokens.shape[1]};
+  pass.dims = {tokens.shape[0], tokens.shape[1],
+               rt.head_rows.defined() ? rt.head_rows.shape[0] / tokens.shape[0] : 0};
   rt.tokens = tokens;
   if (!spec_.causal && rt.document_start.defined()) {
     pass.document_end =
@@ -221,6 +225,7 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
 void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                        int64_t head_rows) const {
   rt.token_types = batch.token_types;
+  rt.head_rows = batch.head.index;
   Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::train);
   Tensor dx;
   if (rows_head_) {
@@ -258,6 +263,7 @@ void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatc
                      int64_t head_rows) const {
   rt.token_types = batch.token_types;
   if (rows_head_) {
+    rt.head_rows = batch.head.index;
     Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::inference);
     rows_head_->evaluate(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
     pass.document_end.reset();
@@ -296,11 +302,14 @@ void Model::logits(Context& ctx, Runtime& rt, const View& logits, const View& hi
   rt.params.release(ctx, lm_head_);
 }
 
-KvCache Model::make_cache(Context& ctx, int64_t B, int64_t P) const {
+KvCache Model::make_cache(Context& ctx, int64_t B, int64_t P, int64_t chunk) const {
   KvCache cache;
   cache.P = P;
   for (size_t l = 0; l < n_cache_k_.size(); ++l) {
-    const Shape shape{B, P, spec_.G, spec_.D};
+    const int64_t window = spec_.kind(static_cast<int64_t>(l)).window;
+    const int64_t rows = window > 0 ? std::min(P, attention_ring(window, chunk)) : P;
+    if (rows < P) cache.slack = std::min(cache.slack, rows - window - chunk);
+    const Shape shape{B, rows, spec_.G, spec_.D};
     cache.k.push_back(ctx.tensor(n_cache_k_[l], shape, precision_.compute, Category::kv_cache));
     cache.v.push_back(ctx.tensor(n_cache_v_[l], shape, precision_.compute, Category::kv_cache));
   }

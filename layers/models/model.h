@@ -32,9 +32,9 @@ struct ModelPass {
 
 // Pairs of sequences of a micro-batch, whose preference is learned (layers/ops/pair_loss.h).
 struct PairBatch {
-  View pairs;      // (P,5) i32; undefined: none, every token is learned
+  View pairs;      // (P,8) i32; undefined: none, every token is learned
   View reference;  // (P,2) f32, written by Model::reference; undefined: the loss has none
-  View logps;      // (P,2) f32, written
+  View logps;      // (P,2) or (P,3) f32, written
   PairLoss loss;
 };
 
@@ -94,8 +94,9 @@ class Model {
   // logits (rows,Vp) f32 of hidden states (rows,C); columns V..Vp are not probabilities.
   void logits(Context& ctx, Runtime& rt, const View& logits, const View& hidden) const;
 
-  // Keys and values for B sequences of up to P tokens. Call inside a resident program.
-  KvCache make_cache(Context& ctx, int64_t B, int64_t P) const;
+  // Keys and values for B sequences of up to P tokens, at most `chunk` fed at once. Call inside a
+  // resident program.
+  KvCache make_cache(Context& ctx, int64_t B, int64_t P, int64_t chunk) const;
 
   // 6 FLOPs a matmul parameter and token, plus attention's 6 L H D T a token: of the T x T pairs
   // the half that causal queries see. Counts for MFU that take all of them say 12 L H D T.

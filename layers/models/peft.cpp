@@ -163,6 +163,51 @@ std::vector<std::string_view> last_words(const std::vector<Module>& modules) {
        suggestion(word, words, fmt::format("all-linear, or some of {}", list)));
 }
 
+// IA3's: what makes keys and values, or all three, and the projection behind the MLP.
+std::vector<std::string> default_feedforward(const std::vector<Module>& modules) {
+  std::vector<std::string> paths;
+  for (const Module& m : modules)
+    if (m.layer.ends_with("mlp.c_proj")) paths.push_back(m.path);
+  return paths;
+}
+
+std::vector<std::string> default_scaled(const std::vector<Module>& modules) {
+  std::vector<std::string> names;
+  for (const Module& m : modules)
+    if (m.layer == modules.front().layer) names.push_back(m.last());
+  if (names.size() == 3) names.erase(names.begin());
+  for (std::string& path : default_feedforward(modules)) names.push_back(std::move(path));
+  return names;
+}
+
+// A word of feedforward_modules that means no target.
+[[noreturn]] void not_a_target(const std::string& word, const std::vector<Module>& modules,
+                               const std::vector<std::string>& targets) {
+  if (std::none_of(modules.begin(), modules.end(),
+                   [&](const Module& m) { return is_path_end(m.path, word); }))
+    no_match("feedforward_modules", word, modules);
+  std::vector<std::string> words;
+  for (const std::string& path : targets) {
+    const std::string last = path.substr(path.rfind('.') + 1);
+    if (std::find(words.begin(), words.end(), last) == words.end()) words.push_back(last);
+  }
+  fail(ErrorCode::usage, "feedforward_modules to be among target_modules", word,
+       fmt::format("feedforward_modules of {}", fmt::join(words, ", ")));
+}
+
+void add_scale(LinearAdapter& adapter, const Module& m, bool of_input,
+               const std::vector<Module>& modules) {
+  adapter.kind = AdapterKind::ia3;
+  for (const Module& other : modules)
+    if (of_input && other.layer == m.layer && other.path != m.path)
+      fail(ErrorCode::unsupported,
+           "feedforward_modules that alone read what they read: one scale of it here",
+           fmt::format("{}, beside {}", m.path, other.path),
+           "feedforward_modules without it, which then scales what it makes");
+  adapter.input = of_input;
+  adapter.pieces.push_back(m.piece);
+}
+
 void check_rank(const Module& m, int64_t r) {
   const int64_t most = std::min(m.in, m.piece.rows);
   if (r < 1 || r > most)
@@ -195,9 +240,13 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
 
   std::vector<std::string> words = config.target_modules;
   const bool all = words.size() == 1 && words.front() == "all-linear";
-  if (words.empty()) words = default_targets(modules);
+  const bool ia3 = config.method == "ia3";
+  std::vector<std::string> feedforward = config.feedforward_modules;
+  if (words.empty() && ia3 && feedforward.empty()) feedforward = default_feedforward(modules);
+  if (words.empty()) words = ia3 ? default_scaled(modules) : default_targets(modules);
   Targets targets("target_modules", words, config.target_expression),
       excluded("exclude_modules", config.exclude_modules, config.exclude_expression);
+  Targets inputs("feedforward_modules", feedforward, config.feedforward_expression);
   std::set<std::string> without;
   for (const Module& m : modules)
     if (excluded.match(m.path)) without.insert(m.path);
@@ -214,6 +263,12 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     const std::vector<int64_t>& layers = config.layers_to_transform;
     if (!layers.empty() && std::find(layers.begin(), layers.end(), m.number) == layers.end())
       continue;
+    adapted.insert(m.path);
+    result.modules.push_back(m.path);
+    if (ia3) {
+      add_scale(result.adapters[m.layer], m, inputs.match(m.path), modules);
+      continue;
+    }
     AdapterPiece piece = m.piece;
     piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.r, &met);
     check_rank(m, piece.rank);
@@ -223,6 +278,7 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     piece.scale = static_cast<float>(alpha / (config.use_rslora ? std::sqrt(r) : r));
     LinearAdapter& adapter = result.adapters[m.layer];
     adapter.dropout = static_cast<float>(config.lora_dropout);
+    if (config.use_dora) adapter.kind = AdapterKind::dora;
     adapter.init = config.init == "gaussian" ? Init::normal : Init::uniform;
     if (adapter.init == Init::normal && !adapter.pieces.empty() &&
         adapter.pieces.front().rank != piece.rank)
@@ -232,9 +288,10 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
                        piece.rank, m.layer),
            "init_lora_weights=true");
     adapter.pieces.push_back(piece);
-    adapted.insert(m.path);
-    result.modules.push_back(m.path);
   }
+  if (!config.feedforward_expression)
+    for (const std::string& word : feedforward)
+      if (!inputs.met(word)) not_a_target(word, modules, result.modules);
   if (!all && !config.target_expression)
     for (const std::string& word : words)
       if (!targets.met(word)) no_match("target_modules", word, modules);
@@ -341,6 +398,20 @@ bool is_expression(const char* key, const std::vector<std::string>& words) {
   return false;
 }
 
+namespace {
+
+std::string ia3_text(const PeftConfig& c) {
+  std::vector<std::string> lists[] = {c.target_modules, c.feedforward_modules, c.exclude_modules,
+                                      c.modules_to_save};
+  for (std::vector<std::string>& list : lists) std::sort(list.begin(), list.end());
+  return fmt::format("ia3 targets [{}] feedforward [{}]{} save [{}]", fmt::join(lists[0], " "),
+                     fmt::join(lists[1], " "),
+                     lists[2].empty() ? "" : fmt::format(" without [{}]", fmt::join(lists[2], " ")),
+                     fmt::join(lists[3], " "));
+}
+
+}  // namespace
+
 std::string peft_text(const PeftConfig& c) {
   const auto patterns = [](const auto& map) {
     std::string text;
@@ -352,10 +423,14 @@ std::string peft_text(const PeftConfig& c) {
   for (std::vector<std::string>* list : {&targets, &excluded, &saved})
     std::sort(list->begin(), list->end());
   std::string text =
-      fmt::format("lora r {} alpha {} dropout {} targets [{}]{}{} bias {} save [{}]", c.r,
-                  c.lora_alpha, c.lora_dropout, fmt::join(targets, " "),
-                  excluded.empty() ? "" : fmt::format(" without [{}]", fmt::join(excluded, " ")),
-                  c.use_rslora ? " rslora" : "", c.bias, fmt::join(saved, " "));
+      c.method == "ia3"
+          ? ia3_text(c)
+          : fmt::format(
+                "lora r {} alpha {} dropout {} targets [{}]{}{} bias {} save [{}]", c.r,
+                c.lora_alpha, c.lora_dropout, fmt::join(targets, " "),
+                excluded.empty() ? "" : fmt::format(" without [{}]", fmt::join(excluded, " ")),
+                c.use_rslora ? " rslora" : "", c.bias, fmt::join(saved, " "));
+  if (c.use_dora) text += " dora";
   if (!c.layers_to_transform.empty())
     text += fmt::format(" layers [{}]", fmt::join(c.layers_to_transform, " "));
   if (!c.rank_pattern.empty()) text += " ranks" + patterns(c.rank_pattern);

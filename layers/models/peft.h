@@ -1,5 +1,5 @@
 // Adapters as Hugging Face's PEFT describes them: which modules of a model have one, and what of the
-// model is trained beside them. The words are those of peft.LoraConfig (PEFT 0.21).
+// model is trained beside them. The words are those of peft.LoraConfig and IA3Config (PEFT 0.21).
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@
 namespace snug {
 
 struct PeftConfig {
+  std::string method = "lora";  // lora, whose fields are r to alpha_pattern; ia3
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
@@ -27,6 +28,7 @@ struct PeftConfig {
   // Whether each of the two is one regular expression: PEFT's string, where a list holds names.
   bool target_expression = false, exclude_expression = false;
   bool use_rslora = false;    // s = alpha / sqrt(r), else alpha / r
+  bool use_dora = false;      // with a magnitude of each row (layers/parts/dora.h)
   std::string init = "true";  // of A: true (as torch.nn.Linear) | gaussian
   std::string bias = "none";  // none | all | lora_only: which are trained
   // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.
@@ -36,6 +38,10 @@ struct PeftConfig {
   // Other ranks and alphas, by regular expressions of the end of a path: the first that fits counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
+  // Of ia3: those of the targets that scale what they read, by the ends of paths or one expression.
+  // Empty beside no targets: the projection behind the MLP.
+  std::vector<std::string> feedforward_modules;
+  bool feedforward_expression = false;
   bool of_folder = false;  // of adapter_config.json, where a word that excludes nothing is no error
 
   // How the frozen linear weights of the blocks rest, as bitsandbytes has it: nf4 or fp4 in blocks of

@@ -55,10 +55,14 @@ std::vector<std::string_view> slots_of(const Key& key, std::string_view name) {
   if (name == "mlp") return {"norm2", "fc", "act"};
   if (name == "attention") return {"norm1", "heads", "qkv", "att", "lse"};
   if (name == "block") {
-    std::vector<std::string_view> all = {
-        "norm1", "mean1", "rstd1", "heads", "rstdq", "rstdk", "qkv",  "att",   "lse",   "mid",
-        "norm2", "mean2", "rstd2", "fc",    "act",   "down",  "proj", "rstd3", "rstd4", "sum"};
-    for (const char* of : {"qkv_lora", "attention_proj_lora", "fc_lora", "mlp_proj_lora"})
+    std::vector<std::string_view> all = {"norm1", "mean1", "rstd1", "heads", "rstdq", "rstdk",
+                                         "qkv",   "att",   "lse",   "mid",   "norm2", "mean2",
+                                         "rstd2", "fc",    "act",   "down",  "proj",  "rstd3",
+                                         "rstd4", "sum",   "rows"};
+    for (const char* of :
+         {"qkv_lora", "attention_proj_lora", "fc_lora", "mlp_proj_lora", "qkv_unscaled",
+          "attention_proj_unscaled", "fc_unscaled", "mlp_proj_unscaled", "qkv_input",
+          "attention_proj_input", "fc_input", "mlp_proj_input"})
       all.emplace_back(of);  // of adapters
     if (key.policy == SlotPolicy::offload) all.emplace_back("x");
     return all;

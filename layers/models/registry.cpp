@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -93,22 +94,36 @@ HeadKind parse_head(std::string_view word) {
   for (const HeadKind head : {HeadKind::causal_lm, HeadKind::masked_lm,
                               HeadKind::sequence_classification, HeadKind::token_classification})
     if (word == to_string(head)) return head;
-  if (word == "sft" || word == "dpo") return HeadKind::causal_lm;  // other readings of rows
+  // Other readings of rows.
+  if (word == "sft" || word == "dpo") return HeadKind::causal_lm;
+  if (word == "reward") return HeadKind::sequence_classification;
   fail(ErrorCode::usage,
-       "task as causal_lm, sft, dpo, masked_lm, sequence_classification or token_classification",
+       "task as causal_lm, sft, dpo, reward, masked_lm, sequence_classification or "
+       "token_classification",
        std::string(word), "task=auto");
 }
 
 void set_head(ModelSpec& spec, HeadKind head, const std::string& origin) {
   if (spec.head == head) return;
   const Family& family = find_family(spec.family, origin);
-  if (!family.set_head || head == HeadKind::causal_lm)
+  if (std::find(family.heads.begin(), family.heads.end(), head) == family.heads.end()) {
+    std::string names;
+    for (size_t i = 0; i < family.heads.size(); ++i)
+      names += fmt::format("{}{}",
+                           i == 0                        ? ""
+                           : i + 1 < family.heads.size() ? ", "
+                                                         : " or ",
+                           to_string(family.heads[i]));
     fail(ErrorCode::unsupported,
-         fmt::format("a task that a model of type {} has: {}", spec.family,
-                     family.set_head ? "masked_lm, sequence_classification or token_classification"
-                                     : "causal_lm"),
+         fmt::format("a task that a model of type {} has: {}", spec.family, names),
          fmt::format("task: {} ({})", to_string(head), origin),
-         family.set_head ? "task=masked_lm, or model=gpt2" : "task=auto, or model=bert-base");
+         spec.encoder() ? "task=masked_lm, or model=gpt2" : "task=auto, or model=bert-base");
+  }
+  // What a head for rows made of the model is not undone: its files have no head of tokens.
+  if (head == HeadKind::causal_lm)
+    fail(ErrorCode::unsupported, "a model with a head of causal_lm",
+         fmt::format("{}, and task: {} ({})", spec.architecture, to_string(head), origin),
+         "task=auto, or the model that it was made from");
   family.set_head(spec, head);
 }
 

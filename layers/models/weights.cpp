@@ -206,8 +206,8 @@ const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
 // A head that the files of a base model, or of a model with another head, do not have.
 bool may_be_missing(const ModelSpec& spec, const ParamInfo& p) {
   const std::string_view name = p.name.view();
-  return spec.head != HeadKind::causal_lm &&
-         (name.starts_with("head.") || name.starts_with("lm_head."));
+  if (spec.causal) return spec.head != HeadKind::causal_lm && name.starts_with("head.out.");
+  return name.starts_with("head.") || name.starts_with("lm_head.");
 }
 
 }  // namespace

@@ -75,8 +75,8 @@ class Forward {
       const int64_t keys = std::min(kBlock, end - j0);
       load_keys(j0, keys);
       const int64_t next = j0 + kBlock, next_keys = std::min(kBlock, end - next);
-      prefetch_rows(h_.k + next * h_.kv_stride, h_.kv_stride, next_keys, D);
-      prefetch_rows(h_.v + next * h_.kv_stride, h_.kv_stride, next_keys, D);
+      prefetch_rows(h_.keys_at(next), h_.kv_stride, next_keys, D);
+      prefetch_rows(h_.values_at(next), h_.kv_stride, next_keys, D);
       for (int64_t i = 0; i < rows; i += kBlock) {
         const int64_t n = std::min(kBlock, rows - i), seen = visible(i0 + i + n) - j0;
         if (seen > 0 && j0 >= first_keys(i0 + i))
@@ -94,8 +94,8 @@ class Forward {
 
   void load_keys(int64_t j0, int64_t keys) {
     const int64_t D = spec_.D, stride = h_.kv_stride;
-    pack_rows(s_.k, s_.row_units, h_.k + j0 * stride, stride, keys, D, blocks_.pairs);
-    pack_columns(s_.columns, round_up(D, 8), h_.v + j0 * stride, stride, keys, D, blocks_.pairs);
+    pack_rows(s_.k, s_.row_units, h_.keys_at(j0), stride, keys, D, blocks_.pairs);
+    pack_columns(s_.columns, round_up(D, 8), h_.values_at(j0), stride, keys, D, blocks_.pairs);
   }
 
   void load_queries(const QueryScratch& q, int64_t i0, int64_t left) {
@@ -228,24 +228,31 @@ void forward_typed(const AttentionBlocks& blocks, Context& ctx, const View& out,
   });
 }
 
+// Keys that queries over a cache of P rows meet at most: those of a window may begin within a block.
+int64_t most_keys(int64_t P, int64_t ring) {
+  return ring > 0 ? P + kBlock : P;
+}
+
 template <class T>
 void cached_typed(const AttentionBlocks& blocks, Context& ctx, const View& out, const View& cache_k,
                   const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
-                  const AttentionSpec& spec, int64_t position, const View& scratch) {
+                  const AttentionSpec& spec, int64_t position, int64_t ring, const View& scratch) {
   const int64_t H = spec.H, G = spec.G, D = spec.D, P = cache_k.shape[1], stride = (H + 2 * G) * D;
   parallel_for(ctx.threads(), B * Tq, [&](int64_t row) {
     const T* from = qkv.as<T>() + row * stride + H * D;
-    const int64_t to = ((row / Tq) * P + position + row % Tq) * G * D;
+    const int64_t at = position + row % Tq;
+    const int64_t to = ((row / Tq) * P + (ring > 0 ? at % ring : at)) * G * D;
     std::copy_n(from, G * D, cache_k.as<T>() + to);
     std::copy_n(from + G * D, G * D, cache_v.as<T>() + to);
   });
-  forward_all<T>(blocks, ctx, spec, B, Tq, P, scratch, [&](int64_t b, int64_t h) {
+  forward_all<T>(blocks, ctx, spec, B, Tq, most_keys(P, ring), scratch, [&](int64_t b, int64_t h) {
     ForwardHead<T> f{};
     f.q = qkv.as<T>() + b * Tq * stride + h * D;
     f.k = cache_k.as<T>() + (b * P * G + h / (H / G)) * D;
     f.v = cache_v.as<T>() + (b * P * G + h / (H / G)) * D;
     f.q_stride = stride;
     f.kv_stride = G * D;
+    f.ring = ring;
     f.queries = Tq;
     f.keys = position + Tq;
     f.first_pos = position;
@@ -410,8 +417,10 @@ void attention_cached_forward_by(const AttentionBlocks& asked, Context& ctx, con
   expect_dtype(out, "out", {qkv.dtype});
   expect_dtype(cache_k, "cache_k", {qkv.dtype});
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
-  const Tensor scratch =
-      ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, Tq, P);
+  const int64_t ring = cache_ring(spec, P, Tq);
+  const Tensor scratch = ctx.by_kernels()
+                             ? Tensor()
+                             : make_forward_scratch(blocks, ctx, spec, B, Tq, most_keys(P, ring));
   const int64_t read = spec.window > 0 ? std::min(P, spec.window + Tq - 1) : P;  // positions
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * (spec.window > 0 ? std::min(P, spec.window) : P),
@@ -420,7 +429,7 @@ void attention_cached_forward_by(const AttentionBlocks& asked, Context& ctx, con
   if (!op.run()) return;
   // On a GPU whoever generates has seen to it; the kernels stay inside.
   const int64_t position = ctx.host_reads() ? step_state(state)->position : 0;
-  if (position < 0 || position + Tq > P)
+  if (position < 0 || (ring == 0 && position + Tq > P))
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{} new tokens at position {}", Tq, position),
          "generate fewer tokens or plan a longer cache");
@@ -430,7 +439,7 @@ void attention_cached_forward_by(const AttentionBlocks& asked, Context& ctx, con
     });
   dispatch_float(qkv, "qkv", [&](auto value) {
     cached_typed<decltype(value)>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position,
-                                  scratch);
+                                  ring, scratch);
   });
 }
 

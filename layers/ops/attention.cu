@@ -130,8 +130,9 @@ __device__ inline void forward_tile(const TileRows& rows_at, TilePlace at,
   for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
     if (at.k0 > begin) sync_threads();
     const int valid = static_cast<int>(end - at.k0 < kKeys ? end - at.k0 : kKeys);
-    load_rows(k, rows_at.k + at.k0 * rows_at.kv_row, rows_at.kv_row, valid, kKeys, p);
-    load_rows(v, rows_at.v + at.k0 * rows_at.kv_row, rows_at.kv_row, valid, kKeys, p);
+    const int64_t first = row_of_keys(p, at.k0) * rows_at.kv_row;
+    load_rows(k, rows_at.k + first, rows_at.kv_row, valid, kKeys, p);
+    load_rows(v, rows_at.v + first, rows_at.kv_row, valid, kKeys, p);
     if (p.state) load_mask<Size>(keep, key, at, p);
     sync_threads();
     softmax_tile<Size>(rows, w, alpha, q, k, keep, at, p);
@@ -179,9 +180,9 @@ __global__ void cache_append_kernel(V* cache_k, V* cache_v, const V* qkv, const 
   if (i >= n) return;
   const int64_t cell = p.groups * p.width, row = i / cell;
   const int64_t at = state->position + row % p.tokens;
-  if (at < 0 || at >= positions) return;
+  if (at < 0 || (p.ring == 0 && at >= positions)) return;
   const V* const from = qkv + row * p.qkv_row + p.heads * p.width + i % cell;
-  const int64_t to = (row / p.tokens * positions + at) * cell + i % cell;
+  const int64_t to = (row / p.tokens * positions + row_of_keys(p, at)) * cell + i % cell;
   cache_k[to] = from[0];
   cache_v[to] = from[cell];
 }
@@ -195,7 +196,7 @@ __global__ void attention_cached_kernel(float* out, const float* cache_k, const 
   TilePlace at = tile_of_block<Size>(p, tiles);
   const int64_t row = at.b * p.tokens + at.q0, end = state->position + p.tokens;
   at.q0 += state->position;
-  at.keys = end < positions ? end : positions;
+  at.keys = end < positions || p.ring > 0 ? end : positions;
   const int64_t kv = (at.b * positions * p.groups + key_head(p, at.h)) * p.width;
   forward_tile<Size>({qkv + row * p.qkv_row + at.h * p.width, cache_k + kv, cache_v + kv, p.qkv_row,
                       p.groups * p.width, out + (row * p.heads + at.h) * p.width, nullptr},
@@ -242,6 +243,7 @@ void attention_cached_forward_on(Queue& queue, const View& out, const View& cach
     using V = decltype(tag);
     AttentionProblem p(Tq, spec, state);
     p.wide = wide_heads<V>(spec, {&out, &qkv, &cache_k, &cache_v});
+    p.ring = cache_ring(spec, positions, Tq);
     const StepState* const step = step_state(state);
     threads = threads_of_block<V>(threads);
     launch(queue, {.blocks = ceil_div(n, int64_t{threads}), .threads = threads}, "cache_append",

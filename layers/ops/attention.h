@@ -97,9 +97,23 @@ void attention_backward(Context& ctx, const View& dqkv, const View& dout, const 
 // then query i, at position state->position + i, sees the keys 0 .. position + i, or the last
 // `window` of them: blocks of keys before the window are not read. Causal, without
 // dropout, key lengths or documents. The same bits as attention_forward over the whole sequence.
+// With a window the cache is a ring: position p lies in row p mod P, and P may be as small as
+// attention_ring() says; what a query does not see any more is written over.
 // Throws usage when the cache has no room. The cost reported is that of a full cache.
 void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,
                               const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
                               const AttentionSpec& spec, const View& state);
+
+// Rows of the ring in which queries with this window find their keys, where at most Tq tokens come
+// at once: whole tiles of every form of attention, and room for 2 Tq tokens that are written and
+// not read, such as the end of a chunk behind a prompt.
+inline constexpr int64_t kCacheTile = 128;
+inline int64_t attention_ring(int64_t window, int64_t Tq) {
+  return (window + 2 * Tq + kCacheTile - 1) / kCacheTile * kCacheTile;
+}
+// P if a cache of P rows is one for these queries, else 0.
+inline int64_t cache_ring(const AttentionSpec& spec, int64_t P, int64_t Tq) {
+  return spec.window > 0 && P % kCacheTile == 0 && P >= attention_ring(spec.window, Tq) ? P : 0;
+}
 
 }  // namespace snug

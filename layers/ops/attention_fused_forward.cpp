@@ -121,9 +121,9 @@ class Piece {
 
   void load_keys(int64_t n, int64_t j0, int64_t keys) const {
     const int64_t D = spec_.D, ld = round_up(D, 8);
-    pack_rows(s_.k_block(n), s_.k_ld(), h_.k + j0 * h_.kv_stride, h_.kv_stride, keys, D, true);
+    pack_rows(s_.k_block(n), s_.k_ld(), h_.keys_at(j0), h_.kv_stride, keys, D, true);
     clear_rows(s_.k_block(n), s_.k_ld(), keys, kBlock);
-    pack_columns(s_.columns, ld, h_.v + j0 * h_.kv_stride, h_.kv_stride, keys, D, true);
+    pack_columns(s_.columns, ld, h_.values_at(j0), h_.kv_stride, keys, D, true);
     turn_block(s_.v_block(n), s_.columns, ld, units_of(keys, true), D, kHalf, kHalf);
   }
 

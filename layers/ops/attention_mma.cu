@@ -114,7 +114,7 @@ __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionPr
   if (io.position) {
     at.q0 += io.position->position;
     at.keys = io.position->position + p.tokens;
-    if (at.keys > io.kv_tokens) at.keys = io.kv_tokens;
+    if (at.keys > io.kv_tokens && p.ring == 0) at.keys = io.kv_tokens;
   }
   begin_tile<kColumns>(q, io.q + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
                        block_rows, p);
@@ -130,8 +130,9 @@ __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionPr
   const auto begin_keys = [&](int64_t k0, int stage) {
     const int valid = at_most(end - k0, kKeys);
     const auto to = tiles_of_keys.part(stage * 2 * kTile);
-    begin_tile<kColumns>(to, io.k + kv + k0 * io.kv_row, io.kv_row, valid, kKeys, p);
-    begin_tile<kColumns>(to.part(kTile), io.v + kv + k0 * io.kv_row, io.kv_row, valid, kKeys, p);
+    const int64_t first = kv + row_of_keys(p, k0) * io.kv_row;
+    begin_tile<kColumns>(to, io.k + first, io.kv_row, valid, kKeys, p);
+    begin_tile<kColumns>(to.part(kTile), io.v + first, io.kv_row, valid, kKeys, p);
   };
   if (begin < end) begin_keys(begin, 0);
   end_copies();

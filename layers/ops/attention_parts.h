@@ -131,6 +131,7 @@ template <class T>
 struct ForwardHead {
   const T *q, *k, *v;
   int64_t q_stride, kv_stride;
+  int64_t ring;                  // rows in which keys lie by position mod ring; 0: by position
   int64_t queries;               // how many
   int64_t keys;                  // how many exist
   int64_t first_pos;             // position of query 0
@@ -145,6 +146,10 @@ struct ForwardHead {
   SeenKeys seen(const AttentionSpec& spec) const {
     return {starts, ends, spec.window, first_pos, keys, spec.causal};
   }
+  // The first element of the block of keys, or values, from position j on.
+  const T* keys_at(int64_t j) const { return k + row(j) * kv_stride; }
+  const T* values_at(int64_t j) const { return v + row(j) * kv_stride; }
+  int64_t row(int64_t j) const { return ring > 0 ? j % ring : j; }
 };
 
 // Hands out pieces of one thread's scratch, each a whole number of cache lines.

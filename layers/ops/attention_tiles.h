@@ -60,6 +60,7 @@ struct AttentionProblem {
   float softcap;  // 0: none
   bool causal;
   int64_t window;     // 0: no limit
+  int64_t ring = 0;   // rows of the cache in which keys lie by position mod ring; 0: by position
   bool wide = false;  // rows can be read in vectors of 16 bytes
   const int32_t* key_lengths;
   const int32_t* starts;   // of documents; null: there is one
@@ -233,6 +234,10 @@ __device__ inline int64_t key_head(const AttentionProblem& p, int64_t h) {
 }
 
 // The first key that any query from q0 on sees, and the end of those that queries up to i see.
+// Where the tile of keys from k0 on lies.
+__device__ inline int64_t row_of_keys(const AttentionProblem& p, int64_t k0) {
+  return p.ring > 0 ? k0 % p.ring : k0;
+}
 __device__ inline int64_t first_key(const AttentionProblem& p, int64_t b, int64_t q0) {
   const int64_t document = p.starts ? p.starts[b * p.tokens + q0] : 0, far = q0 - p.window + 1;
   return p.window > 0 && far > document ? far : document;

@@ -33,7 +33,7 @@ void check_sources(const int32_t* source, int64_t B) {
 }  // namespace
 
 void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, const View& source,
-                     const View& state) {
+                     const View& state, bool ring) {
   if (cache_k.shape.rank() != 4)
     fail(ErrorCode::shape, "cache_k of shape (B,P,G,D)", describe(cache_k), "check the cache");
   const int64_t B = cache_k.shape[0], P = cache_k.shape[1], G = cache_k.shape[2],
@@ -51,7 +51,7 @@ void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, con
   if (!op.run()) return;
   const bool host = ctx.host_reads();
   const int64_t position = host ? step_state(state)->position : 0;
-  if (position < 0 || position > P)
+  if (position < 0 || (position > P && !ring))
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{}", position), "generate fewer tokens or plan a longer cache");
   const int32_t* from = source.as<int32_t>();
@@ -63,10 +63,14 @@ void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, con
   auto* v = static_cast<std::byte*>(cache_v.data);
   parallel_for(ctx.threads(), 2 * B, [&](int64_t i) {
     const int64_t b = i / 2, s = from[2 * b], first = from[2 * b + 1];
-    if (s == b || first >= position) return;
+    if (s == b) return;
     std::byte* const cache = i % 2 == 0 ? k : v;
-    std::memcpy(cache + b * row + first * cell, cache + s * row + first * cell,
-                static_cast<size_t>((position - first) * cell));
+    // As far as the ring's end, then from its beginning.
+    for (int64_t p = std::max(first, position - P); p < position;) {
+      const int64_t count = std::min(position - p, P - p % P), at = p % P * cell;
+      std::memcpy(cache + b * row + at, cache + s * row + at, static_cast<size_t>(count * cell));
+      p += count;
+    }
   });
 }
 

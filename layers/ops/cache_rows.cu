@@ -16,8 +16,12 @@ __global__ void cache_rows_copy_kernel(V* k, V* v, const int32_t* source, const 
                                        int64_t row, int64_t cell, int64_t n) {
   const int64_t i = (block() * threads() + thread()) * N;
   if (i >= n) return;
-  const int64_t b = i / row, position = i % row / cell, from = source[2 * b];
-  if (from == b || position < source[2 * b + 1] || position >= state->position) return;
+  const int64_t b = i / row, from = source[2 * b];
+  // The last position before the state's that lies in this row of the ring.
+  const int64_t rows = row / cell, last = state->position - 1;
+  const int64_t behind = (last - i % row / cell) % rows;
+  const int64_t position = last - (behind < 0 ? behind + rows : behind);
+  if (from == b || position < 0 || position < source[2 * b + 1]) return;
   Pack<V, N>::load(k + from * row + i % row).store(k + i);
   Pack<V, N>::load(v + from * row + i % row).store(v + i);
 }

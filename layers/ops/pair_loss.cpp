@@ -20,18 +20,21 @@ void expect_floats(const View& v, const char* name, const Shape& shape) {
 }
 
 // Returns P.
-int64_t check(const View& pairs, const View& logps) {
+int64_t check(const View& pairs, const View& logps, int64_t columns) {
   const int64_t P = pairs.shape.rank() > 0 ? pairs.shape[0] : 0;
   expect(pairs, "pairs", {{"P", P}, {"columns", kPairColumns}});
   expect_dtype(pairs, "pairs", {DType::i32});
-  expect_floats(logps, "logps", {P, 2});
+  expect_floats(logps, "logps", {P, columns});
   return P;
 }
 
-void check(const PairLoss& kind, const View& reference, int64_t P, const View& state) {
+// Returns P.
+int64_t check(const PairLoss& kind, const View& pairs, const View& logps, const View& reference,
+              const View& state) {
   if (static_cast<size_t>(kind.kind) >= std::size(kPairLosses))
     fail(ErrorCode::unsupported, "a loss of layers/ops/pair_losses.h",
          fmt::format("number {}", static_cast<int>(kind.kind)), "choose one of these");
+  const int64_t P = check(pairs, logps, logp_columns(kind.kind));
   if (reference.defined() != facts_of(kind.kind).reference)
     fail(ErrorCode::usage,
          fmt::format("{} for the loss {}",
@@ -40,6 +43,7 @@ void check(const PairLoss& kind, const View& reference, int64_t P, const View& s
          reference.defined() ? describe(reference) : std::string("none"), "give what the loss has");
   if (reference.defined()) expect_floats(reference, "reference", {P, 2});
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
+  return P;
 }
 
 const int32_t* pair_of(const View& pairs, int64_t p) {
@@ -51,17 +55,22 @@ void check_places(Context& ctx, const View& pairs, int64_t N) {
   for (int64_t p = 0; p < pairs.shape[0]; ++p) {
     const int32_t* at = pair_of(pairs, p);
     if (at[0] < 0) continue;
-    if (at[1] <= at[0] || at[2] <= at[1] || at[2] > N || at[3] < 1 || at[4] < 1)
+    if (at[1] <= at[0] || at[2] <= at[1] || at[2] > N || at[3] < 1 || at[4] < 1 || at[5] < at[0] ||
+        at[5] >= at[1])
       fail(ErrorCode::data, fmt::format("two sequences of [0,N)=[0,{}) with tokens that count", N),
-           fmt::format("rows {} to {} and {}, {} and {} tokens, pair {} of {}", at[0], at[1], at[2],
-                       at[3], at[4], p, pairs.name.view()),
+           fmt::format("rows {} to {} and {}, {} and {} tokens, the answer from {}, pair {} of {}",
+                       at[0], at[1], at[2], at[3], at[4], at[5], p, pairs.name.view()),
            "check the pairs of the data");
   }
 }
 
+const float* logps_of(const View& logps, int64_t p) {
+  return logps.as<float>() + p * logps.shape[1];
+}
+
 PairValue value_of(const View& logps, const View& reference, const int32_t* pair, int64_t p,
                    const PairLoss& kind) {
-  const float* l = logps.as<float>() + 2 * p;
+  const float* l = logps_of(logps, p);
   double c = double{l[0]}, r = double{l[1]};
   if (reference.defined()) {
     c -= double{reference.as<float>()[2 * p]};
@@ -70,10 +79,17 @@ PairValue value_of(const View& logps, const View& reference, const int32_t* pair
   return pair_loss_value(kind, c, r, pair[3], pair[4]);
 }
 
+float log_probability(const float* nll, int64_t begin, int64_t end) {
+  double sum = 0;
+  for (int64_t n = begin; n < end; ++n) sum += double{nll[n]};
+  return static_cast<float>(0.0 - sum);
+}
+
 }  // namespace
 
 void sequence_logps(Context& ctx, const View& logps, const View& nll, const View& pairs) {
-  const int64_t P = check(pairs, logps), N = nll.elements();
+  const bool whole = logps.shape.rank() == 2 && logps.shape[1] == 3;
+  const int64_t P = check(pairs, logps, whole ? 3 : 2), N = nll.elements();
   expect_floats(nll, "nll", {N});
   Op op(ctx, "sequence_logps", {.flops = N, .bytes = nll.bytes() + pairs.bytes() + logps.bytes()});
   if (!op.run()) return;
@@ -81,20 +97,19 @@ void sequence_logps(Context& ctx, const View& logps, const View& nll, const View
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) { sequence_logps_on(queue, logps, nll, pairs); });
   const float* loss = nll.as<float>();
-  for (int64_t p = 0; p < P; ++p)
-    for (int64_t side = 0; side < 2; ++side) {
-      const int32_t* at = pair_of(pairs, p);
-      double sum = 0;
-      if (at[0] >= 0)
-        for (int64_t n = at[side]; n < at[side + 1]; ++n) sum += double{loss[n]};
-      logps.as<float>()[2 * p + side] = static_cast<float>(0.0 - sum);
-    }
+  for (int64_t p = 0; p < P; ++p) {
+    const int32_t* at = pair_of(pairs, p);
+    const bool none = at[0] < 0;
+    float* to = logps.as<float>() + p * logps.shape[1];
+    to[0] = none ? 0.0f : log_probability(loss, at[5], at[1]);
+    to[1] = none ? 0.0f : log_probability(loss, at[1], at[2]);
+    if (whole) to[2] = none ? 0.0f : log_probability(loss, at[0], at[1]);
+  }
 }
 
 void pair_loss_forward(Context& ctx, const View& loss, const View& logps, const View& reference,
                        const View& pairs, const PairLoss& kind, const View& state) {
-  const int64_t P = check(pairs, logps);
-  check(kind, reference, P, state);
+  const int64_t P = check(kind, pairs, logps, reference, state);
   expect_floats(loss, "loss", {P});
   Op op(ctx, "pair_loss_forward", {.flops = 40 * P, .bytes = 28 * P + logps.bytes()});
   if (!op.run()) return;
@@ -108,7 +123,8 @@ void pair_loss_forward(Context& ctx, const View& loss, const View& logps, const 
     float& value = loss.as<float>()[p];
     value = 0;
     if (at[0] < 0) continue;
-    value = static_cast<float>(value_of(logps, reference, at, p, kind).loss);
+    value = static_cast<float>(value_of(logps, reference, at, p, kind).loss +
+                               whole_loss(kind, at, logps_of(logps, p)));
     step->loss_sum += double{value};
     ++step->loss_tokens;
   }
@@ -116,8 +132,7 @@ void pair_loss_forward(Context& ctx, const View& loss, const View& logps, const 
 
 void pair_loss_backward(Context& ctx, const View& dnll, const View& logps, const View& reference,
                         const View& pairs, const PairLoss& kind, const View& state) {
-  const int64_t P = check(pairs, logps), N = dnll.elements();
-  check(kind, reference, P, state);
+  const int64_t P = check(kind, pairs, logps, reference, state), N = dnll.elements();
   expect_floats(dnll, "dnll", {N});
   Op op(ctx, "pair_loss_backward", {.flops = 40 * P, .bytes = 28 * P + dnll.bytes()});
   if (!op.run()) return;
@@ -134,7 +149,9 @@ void pair_loss_backward(Context& ctx, const View& dnll, const View& logps, const
     const int32_t* at = pair_of(pairs, p);
     if (at[0] < 0) continue;
     const PairValue value = value_of(logps, reference, at, p, kind);
-    std::fill(to + at[0], to + at[1], static_cast<float>((0.0 - value.chosen) * factor));
+    const double whole = whole_weight(kind, at);
+    std::fill(to + at[0], to + at[5], static_cast<float>(whole * factor));
+    std::fill(to + at[5], to + at[1], static_cast<float>((whole - value.chosen) * factor));
     std::fill(to + at[1], to + at[2], static_cast<float>((0.0 - value.rejected) * factor));
   }
 }

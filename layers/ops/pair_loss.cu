@@ -8,18 +8,23 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// Rows of one of the two sequences, cut to those that are there.
+// Rows that a column of logps sums: of the chosen answer, of the rejected sequence, of the chosen
+// sequence; cut to those that are there.
 struct Rows {
   int64_t begin, end;
 };
-__device__ inline Rows rows_of(const int32_t* pair, int side, int64_t n) {
-  const int64_t begin = pair[side], end = pair[side + 1];
+__device__ inline Rows rows_of(const int32_t* pair, int column, int64_t n) {
+  const int64_t begin = pair[column == 0   ? 5
+                             : column == 1 ? 1
+                                           : 0],
+                end = pair[column == 1 ? 2 : 1];
   return {begin < 0 ? 0 : begin, end > n ? n : end};
 }
 
 __device__ inline PairValue value_of(const float* logps, const float* reference,
-                                     const int32_t* pair, int64_t p, const PairLoss& kind) {
-  double c = double{logps[2 * p]}, r = double{logps[2 * p + 1]};
+                                     const int32_t* pair, int64_t p, const PairLoss& kind,
+                                     int64_t columns) {
+  double c = double{logps[columns * p]}, r = double{logps[columns * p + 1]};
   if (reference) {
     c -= double{reference[2 * p]};
     r -= double{reference[2 * p + 1]};
@@ -29,14 +34,14 @@ __device__ inline PairValue value_of(const float* logps, const float* reference,
 }
 
 __global__ void sequence_logps_row_per_warp_kernel(float* logps, const float* nll,
-                                                   const int32_t* pairs, int64_t sequences,
-                                                   int64_t n) {
+                                                   const int32_t* pairs, int64_t sums,
+                                                   int64_t columns, int64_t n) {
   const int64_t s = block() * warps() + warp();
-  if (s >= sequences) return;
-  const int32_t* const pair = pairs + s / 2 * kPairColumns;
+  if (s >= sums) return;
+  const int32_t* const pair = pairs + s / columns * kPairColumns;
   double sum = 0;
   if (pair[0] >= 0) {
-    const Rows rows = rows_of(pair, static_cast<int>(s % 2), n);
+    const Rows rows = rows_of(pair, static_cast<int>(s % columns), n);
     for (int64_t i = rows.begin + lane(); i < rows.end; i += kWarp) sum += double{nll[i]};
   }
   sum = warp_sum(sum);
@@ -45,15 +50,17 @@ __global__ void sequence_logps_row_per_warp_kernel(float* logps, const float* nl
 
 // One block.
 __global__ void pair_loss_forward_kernel(float* loss, const float* logps, const float* reference,
-                                         const int32_t* pairs, PairLoss kind, int64_t count,
-                                         StepState* state) {
+                                         const int32_t* pairs, PairLoss kind, int64_t columns,
+                                         int64_t count, StepState* state) {
   double sum = 0;
   int64_t trained = 0;
   for (int64_t p = thread(); p < count; p += threads()) {
     const int32_t* const pair = pairs + p * kPairColumns;
     const bool none = pair[0] < 0;
     const float value =
-        none ? 0.0f : static_cast<float>(value_of(logps, reference, pair, p, kind).loss);
+        none ? 0.0f
+             : static_cast<float>(value_of(logps, reference, pair, p, kind, columns).loss +
+                                  whole_loss(kind, pair, logps + columns * p));
     loss[p] = value;
     sum += double{value};
     trained += none ? 0 : 1;
@@ -72,19 +79,24 @@ __global__ void pair_loss_zero_kernel(float* dnll, int64_t n) {
 
 __global__ void pair_loss_backward_row_per_warp_kernel(float* dnll, const float* logps,
                                                        const float* reference, const int32_t* pairs,
-                                                       PairLoss kind, int64_t count, int64_t n,
+                                                       PairLoss kind, int64_t columns,
+                                                       int64_t count, int64_t n,
                                                        const StepState* state) {
   const int64_t p = block() * warps() + warp();
   if (p >= count) return;
   const int32_t* const pair = pairs + p * kPairColumns;
   if (pair[0] < 0) return;
-  const PairValue value = value_of(logps, reference, pair, p, kind);
+  const PairValue value = value_of(logps, reference, pair, p, kind, columns);
   const double factor = double{state->inverse_tokens} * double{state->loss_scale};
-  for (int side = 0; side < 2; ++side) {
-    const Rows rows = rows_of(pair, side, n);
-    const auto slope =
-        static_cast<float>((0.0 - (side == 0 ? value.chosen : value.rejected)) * factor);
-    for (int64_t i = rows.begin + lane(); i < rows.end; i += kWarp) dnll[i] = slope;
+  const double whole = whole_weight(kind, pair);
+  for (int part = 0; part < 3; ++part) {
+    Rows rows = rows_of(pair, part, n);
+    if (part == 2 && rows.end > pair[5]) rows.end = pair[5];  // what is before the answer
+    const double slope = part == 0   ? whole - value.chosen
+                         : part == 1 ? 0.0 - value.rejected
+                                     : whole;
+    const auto rounded = static_cast<float>(slope * factor);
+    for (int64_t i = rows.begin + lane(); i < rows.end; i += kWarp) dnll[i] = rounded;
   }
 }
 
@@ -101,10 +113,10 @@ Dims a_warp_each(int64_t n, int threads) {
 template <class Queue>
 void sequence_logps_on(Queue& queue, const View& logps, const View& nll, const View& pairs,
                        int threads) {
-  const int64_t sequences = 2 * pairs.shape[0];
-  launch(queue, a_warp_each(sequences, threads), "sequence_logps_row_per_warp",
+  const int64_t sums = logps.elements();
+  launch(queue, a_warp_each(sums, threads), "sequence_logps_row_per_warp",
          sequence_logps_row_per_warp_kernel, logps.as<float>(), nll.as<const float>(),
-         pairs.as<const int32_t>(), sequences, nll.elements());
+         pairs.as<const int32_t>(), sums, logps.shape[1], nll.elements());
 }
 
 template <class Queue>
@@ -112,7 +124,7 @@ void pair_loss_forward_on(Queue& queue, const View& loss, const View& logps, con
                           const View& pairs, const PairLoss& kind, const View& state, int threads) {
   launch(queue, {.blocks = 1, .threads = threads}, "pair_loss_forward", pair_loss_forward_kernel,
          loss.as<float>(), logps.as<const float>(), reference_of(reference),
-         pairs.as<const int32_t>(), kind, pairs.shape[0], step_state(state));
+         pairs.as<const int32_t>(), kind, logps.shape[1], pairs.shape[0], step_state(state));
 }
 
 template <class Queue>
@@ -124,7 +136,7 @@ void pair_loss_backward_on(Queue& queue, const View& dnll, const View& logps, co
          pair_loss_zero_kernel, dnll.as<float>(), n);
   launch(queue, a_warp_each(count, threads), "pair_loss_backward_row_per_warp",
          pair_loss_backward_row_per_warp_kernel, dnll.as<float>(), logps.as<const float>(),
-         reference_of(reference), pairs.as<const int32_t>(), kind, count, n,
+         reference_of(reference), pairs.as<const int32_t>(), kind, logps.shape[1], count, n,
          static_cast<const StepState*>(step_state(state)));
 }
 

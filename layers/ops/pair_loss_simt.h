@@ -1,6 +1,6 @@
 // The kernels of layers/ops/pair_loss.h for engine/simt: the same mathematics.
 //
-// Numerics  a warp a sequence: lanes sum in double, then in pairs; the sum of all losses in double, in
+// Numerics  a warp a sum of logps: lanes sum in double, then in pairs; the sum of all losses in double, in
 //           another order than on the CPU.
 // Errors    Kernels cannot throw: who has the pairs on the host checks them, as the ops do. Of a sequence
 //           outside of [0,N) the rows that are inside count.

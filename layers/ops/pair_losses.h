@@ -3,7 +3,8 @@
 //
 // Math      c, r are log probabilities of the chosen and the rejected answer, sums over its tokens, less those
 //           of the reference where the loss has one; n_c, n_r the numbers of these tokens; b beta, s
-//           label_smoothing, g simpo_gamma; S(x) = -log sigmoid(x) and d = c - r.
+//           label_smoothing, g simpo_gamma; S(x) = -log sigmoid(x), d = c - r and O(x) = x - log(1 - e^x),
+//           the log odds of a token on the geometric mean.
 //   sigmoid       (1 - s) S(b d) + s S(-b d)            DPO, Rafailov et al., arXiv:2305.18290; s: cDPO
 //   hinge         max(0, 1 - b d)                       SLiC, arXiv:2305.10425
 //   ipo           (c / n_c - r / n_r - 1 / (2 b))^2     Azar et al., arXiv:2310.12036
@@ -13,9 +14,12 @@
 //   apo_zero      1 - sigmoid(b c) + sigmoid(b r)       arXiv:2408.06266
 //   apo_down      sigmoid(b c) + 1 - sigmoid(b d)       the same
 //   simpo         (1 - s) S(x) + s S(-x), x = b (c / n_c - r / n_r) - g   Meng et al., arXiv:2405.14734
-//           As TRL 1.16.0 has them: trl/trainer/dpo_trainer.py, simpo of trl/experimental/cpo. There
-//           sigmoid has no s; here it is that of cDPO.
-// Numerics  double, on every place.
+//   orpo          b S(O(c / n_c) - O(r / n_r))          Hong et al., arXiv:2403.07691; beside it the whole
+//                 chosen sequence is learned, prompt and answer, as language models learn (pair_loss.h)
+//           As TRL 1.16.0 has them: trl/trainer/dpo_trainer.py, simpo of trl/experimental/cpo, orpo of
+//           trl/experimental/orpo. There sigmoid has no s; here it is that of cDPO.
+// Numerics  double, on every place. Of orpo a mean above -1e-30, of tokens that are certain, is taken for
+//           that: they have no odds.
 #pragma once
 
 #include <cmath>
@@ -44,7 +48,8 @@ enum class PairLossKind : uint8_t {
   sppo_hard,
   apo_zero,
   apo_down,
-  simpo
+  simpo,
+  orpo
 };
 
 // In the order of PairLossKind.
@@ -53,11 +58,14 @@ struct PairLossFacts {
   bool reference;         // log probabilities of the model as it was are subtracted
   bool smoothing;         // label_smoothing means something
   bool averaged = false;  // by tokens: what it calls a reward is a mean too
+  bool whole = false;     // all tokens of the chosen sequence are learned beside it
 };
 inline constexpr PairLossFacts kPairLosses[] = {
-    {"sigmoid", true, true},       {"hinge", true, false},    {"ipo", true, false},
-    {"sigmoid_norm", true, false}, {"nca_pair", true, false}, {"sppo_hard", true, false},
-    {"apo_zero", true, false},     {"apo_down", true, false}, {"simpo", false, true, true},
+    {"sigmoid", true, true},      {"hinge", true, false},
+    {"ipo", true, false},         {"sigmoid_norm", true, false},
+    {"nca_pair", true, false},    {"sppo_hard", true, false},
+    {"apo_zero", true, false},    {"apo_down", true, false},
+    {"simpo", false, true, true}, {"orpo", false, false, true, true},
 };
 
 constexpr std::optional<PairLossKind> find_pair_loss(std::string_view name) {
@@ -101,6 +109,12 @@ SNUG_PAIR_LOSS PairValue weighed(double p, double q, double x, double by_c, doub
   const double slope = p * a.slope - q * b.slope;
   return {p * a.value + q * b.value, slope * by_c, slope * by_r};
 }
+// O and its slope.
+SNUG_PAIR_LOSS Softplus log_odds(double mean) {
+  const double x = mean > -1e-30 ? -1e-30 : mean;  // NaN stays one
+  const double rest = x < -0.6931471805599453 ? 1.0 - ::exp(x) : -::expm1(x);
+  return {x - ::log(rest), 1.0 / rest};
+}
 
 }  // namespace pair_loss
 
@@ -140,8 +154,25 @@ SNUG_PAIR_LOSS PairValue pair_loss_value(const PairLoss& l, double c, double r, 
     }
     case PairLossKind::simpo:
       return pair_loss::weighed(1.0 - s, s, b * (c / n_c - r / n_r) - l.gamma, b / n_c, -b / n_r);
+    case PairLossKind::orpo: {
+      const pair_loss::Softplus of_c = pair_loss::log_odds(c / n_c),
+                                of_r = pair_loss::log_odds(r / n_r);
+      return pair_loss::weighed(b, 0.0, of_c.value - of_r.value, of_c.slope / n_c,
+                                -of_r.slope / n_r);
+    }
   }
   return {NAN, NAN, NAN};
+}
+
+// What a token of the whole chosen sequence weighs beside the loss; `pair`: a row of pair_loss.h's pairs.
+SNUG_PAIR_LOSS double whole_weight(const PairLoss& l, const int32_t* pair) {
+  if (l.kind != PairLossKind::orpo || pair[6] <= 0) return 0;
+  return static_cast<double>(pair[7]) / static_cast<double>(pair[6]);
+}
+// What it adds; `logps`: a row of pair_loss.h's.
+SNUG_PAIR_LOSS double whole_loss(const PairLoss& l, const int32_t* pair, const float* logps) {
+  if (l.kind != PairLossKind::orpo) return 0;
+  return whole_weight(l, pair) * (0.0 - double{logps[2]});
 }
 
 }  // namespace SNUG_PAIR_LOSS_SIDE

@@ -88,7 +88,8 @@ Ends post_norm(Wiring& w) {
   const int mid = linear_residual(w, "attention_proj", "mid",
                                   {.name = "attn.c_proj", .out = s.C, .init_std = std}, att, x,
                                   {s.residual_dropout, w.dropout_site()});
-  const int norm1 = norm(w, "ln_1", "1", mid);
+  const int all = norm(w, "ln_1", "1", mid);
+  const int norm1 = s.chooses_rows(w.layer) ? w.choose(all) : all;
   const int fc = linear(w, "fc", "fc", {.name = "mlp.c_fc", .out = s.F, .init_std = std}, norm1);
   const int act = activation(w, fc, s.activation);
   const int sum =

@@ -6,6 +6,9 @@
 //   post    x ─┬─ qkv ─ attention ─ proj ─ dropout ─(+)─ mid ─ norm1 ─┬─ fc ─ act ─ proj ─ dropout ─(+)─ sum ─ norm2 ─ out
 //              └─────────────────────────────────────┘                └────────────────────────────┘
 //
+//   The last post block under a head that reads some rows (ModelSpec::chooses_rows) goes on behind norm1
+//   with those alone: what the others would become nobody reads.
+//
 //   parallel  as pre, and norm2 reads x
 //   sandwich  x ─┬─ norm1 ─ qkv ─ attention ─ proj ─ norm3 ─(+)─ mid ─┬─ norm2 ─ fc ─ act ─ down ─ norm4 ─(+)─ out
 //                └───────────────────────────────────────────┘        └────────────────────────────────────┘

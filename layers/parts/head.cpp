@@ -33,6 +33,7 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
       V_(spec.V),
       C_(spec.C),
       K_(spec.label_count()),
+      chosen_(spec.chooses_rows(spec.L - 1)),
       dtype_(precision.compute),
       scope_("head"),
       n_rows_("head.rows"),
@@ -65,6 +66,15 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
                               .init = Init::zeros});
     return;
   }
+  if (spec.causal) {
+    out_ = norm(w, "norm", "", out_);
+    output_.weight = table.add({.name = Name("head.out.weight"),
+                                .shape = {K_, C_},
+                                .group = kGroupDecay,
+                                .init = Init::normal,
+                                .init_std = spec.init_std});
+    return;
+  }
   if (kind_ == HeadKind::sequence_classification) {
     if (spec.head_dropout_first) out_ = dropout(w, "drop1", out_, {spec.head_dropout, first});
     out_ = activation(w, linear(w, "dense", "dense", dense, out_), spec.head_activation);
@@ -84,12 +94,15 @@ void RowsHead::derive(const ParamTable& table, bool below_wanted) {
 }
 
 Tensor RowsHead::body_forward(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch,
-                              PassMode mode, const View& x) const {
+                              PassMode mode, Tensor x) const {
   const int64_t M = batch.index.shape[0];
-  Tensor rows = ctx.tensor(n_rows_, {M, C_}, dtype_, Category::activations);
-  rows_gather_forward(ctx, rows, x, batch.index);
+  if (!chosen_) {
+    Tensor rows = ctx.tensor(n_rows_, {M, C_}, dtype_, Category::activations);
+    rows_gather_forward(ctx, rows, x, batch.index);
+    x = std::move(rows);
+  }
   pass.begin({M / batch.rows_per_window, batch.rows_per_window}, mode, rt);
-  pass.give(x_, std::move(rows));
+  pass.give(x_, std::move(x));
   pass.forward(ctx);
   return pass.take(out_);
 }
@@ -103,8 +116,7 @@ Tensor RowsHead::train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& b
   const Context::Scope scope(ctx, scope_);
   const int64_t M = batch.index.shape[0];
   const Shape shape = x.view().shape;
-  Tensor h = body_forward(ctx, rt, pass, batch, PassMode::train, x);
-  x.reset();  // the rows are copies
+  Tensor h = body_forward(ctx, rt, pass, batch, PassMode::train, std::move(x));
   Tensor dh = ctx.tensor(n_dh_, {M, C_}, dtype_, Category::activations);
   if (kind_ == HeadKind::masked_lm) {
     GradView dweight, dbias;
@@ -117,18 +129,22 @@ Tensor RowsHead::train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& b
     rt.params.release(ctx, output_.bias);
     if (rt.grads->wants(output_.bias)) rt.grads->close(ctx, output_.bias);
   } else {
-    const Tensor z = ctx.tensor(n_logits_, {M, K_}, DType::f32, Category::logits);
-    const Tensor loss = ctx.tensor(n_loss_, {M}, DType::f32, Category::workspace);
+    Tensor own;
+    if (!batch.reward) own = ctx.tensor(n_logits_, {M, K_}, DType::f32, Category::logits);
+    const View z = own.defined() ? own.view() : batch.logits;
     const Tensor dz = ctx.tensor(n_dlogits_, {M, K_}, dtype_, Category::logits);
     logits(ctx, rt, z, h);
-    class_loss_forward(ctx, loss, z, batch.targets, loss_of(problem_), rt.state);
-    class_loss_backward(ctx, dz, z, batch.targets, loss_of(problem_), rt.state);
+    class_losses(ctx, rt, batch, z);
+    if (batch.reward)
+      reward_loss_backward(ctx, dz, z, batch.targets, *batch.reward, rt.state);
+    else
+      class_loss_backward(ctx, dz, z, batch.targets, loss_of(problem_), rt.state);
     linear_backward_params(ctx, rt, output_, dz, h);
     linear_backward_input(ctx, rt, output_, {dh.view(), false}, dz);
   }
   h.reset();
-  const Tensor drows = pass.backward(ctx, out_, std::move(dh), x_);
-  if (!drows.defined()) return {};
+  Tensor drows = pass.backward(ctx, out_, std::move(dh), x_);
+  if (!drows.defined() || chosen_) return drows;
   Tensor dx = ctx.tensor(n_dx_, shape, dtype_, Category::activations);
   rows_gather_backward(ctx, dx, drows, batch.index);
   return dx;
@@ -138,8 +154,7 @@ void RowsHead::evaluate(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& 
                         int64_t chunk, Tensor x) const {
   const Context::Scope scope(ctx, scope_);
   const int64_t M = batch.index.shape[0];
-  const Tensor h = body_forward(ctx, rt, pass, batch, PassMode::inference, x);
-  x.reset();
+  const Tensor h = body_forward(ctx, rt, pass, batch, PassMode::inference, std::move(x));
   if (kind_ == HeadKind::masked_lm) {
     const Tensor nll = ctx.tensor(n_nll_, {M}, DType::f32, Category::workspace);
     const Tensor lse = ctx.tensor(n_lse_, {M}, DType::f32, Category::workspace);
@@ -154,8 +169,18 @@ void RowsHead::evaluate(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& 
     return;
   }
   logits(ctx, rt, batch.logits, h);
-  const Tensor loss = ctx.tensor(n_loss_, {M}, DType::f32, Category::workspace);
-  class_loss_forward(ctx, loss, batch.logits, batch.targets, loss_of(problem_), rt.state);
+  class_losses(ctx, rt, batch, batch.logits);
+}
+
+void RowsHead::class_losses(Context& ctx, Runtime& rt, const HeadBatch& batch,
+                            const View& z) const {
+  const int64_t M = z.shape[0];
+  const Tensor loss =
+      ctx.tensor(n_loss_, {batch.reward ? M / 2 : M}, DType::f32, Category::workspace);
+  if (batch.reward)
+    reward_loss_forward(ctx, loss, z, batch.targets, *batch.reward, rt.state);
+  else
+    class_loss_forward(ctx, loss, z, batch.targets, loss_of(problem_), rt.state);
 }
 
 }  // namespace snug

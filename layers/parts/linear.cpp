@@ -3,6 +3,7 @@
 #include "engine/blas/matmul.h"
 #include "engine/kernels/kernels.h"
 #include "layers/ops/residual.h"
+#include "layers/parts/scaled_linear.h"
 
 namespace snug {
 
@@ -56,7 +57,9 @@ void both_backward(Context& ctx, Pass& p, const LinearParams& params, const View
 int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
            const InPlace& behind) {
   const LinearParams params = add_params(w, shape, w.width(x));
+  x = scaled_input(w, stage, shape.name, x);
   const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
+  if (up.scales()) return scaled_linear(w, stage, slot, params, up, x, {.in_place = behind});
   const int y = w.rows(slot, shape.out);
   if (!behind.forward && !up.any())
     w.linear = Wiring::Linear{static_cast<int>(w.body.stages().size()), x, y, params};
@@ -108,7 +111,10 @@ void adapted_residual_forward(Context& ctx, Pass& p, const Wiring::Linear& l, co
 int linear_residual(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
                     int residual, BranchDropout dropout) {
   const LinearParams params = add_params(w, shape, w.width(x));
+  x = scaled_input(w, stage, shape.name, x);
   const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
+  if (up.scales())
+    return scaled_linear(w, stage, slot, params, up, x, {.residual = residual, .dropout = dropout});
   const int y = w.rows(slot, shape.out);
   const Wiring::Linear l{static_cast<int>(w.body.stages().size()), x, y, params, residual, dropout};
   if (!up.any()) w.linear = l;
@@ -129,8 +135,9 @@ int linear_residual(Wiring& w, const char* stage, const char* slot, const Linear
                 if (l.dropout.p > 0.0f) {
                   const View& dy = p.gradient(l.y);
                   dbranch = ctx.tensor(branch, dy.shape, dy.dtype, Category::workspace);
-                  dropout_backward(ctx, dbranch, dy, p.dims().B, p.dims().T,
-                                   {l.dropout.p, l.dropout.site}, p.environment<Runtime>().state);
+                  const Dims d = p.dims().of(dy.shape[0]);
+                  dropout_backward(ctx, dbranch, dy, d.B, d.T, {l.dropout.p, l.dropout.site},
+                                   p.environment<Runtime>().state);
                 }
                 adapter_up_backward(ctx, p, up,
                                     dbranch.defined() ? dbranch.view() : p.gradient(l.y));
@@ -144,11 +151,8 @@ int linear_residual(Wiring& w, const char* stage, const char* slot, const Linear
 
 ResidualInput residual_input(const Pass& p, const Wiring::Linear& l) {
   const float dropout = p.mode() == PassMode::train ? l.dropout.p : 0.0f;
-  return {p.view(l.residual),
-          p.dims().B,
-          p.dims().T,
-          {dropout, l.dropout.site},
-          p.environment<Runtime>().state};
+  const Dims d = p.dims().of(p.view(l.residual).shape[0]);
+  return {p.view(l.residual), d.B, d.T, {dropout, l.dropout.site}, p.environment<Runtime>().state};
 }
 
 void linear_residual_backward(Context& ctx, Pass& p, const Wiring::Linear& l, Tensor branch) {

@@ -24,15 +24,18 @@ void with_norm(Context& ctx, Runtime& rt, const NormParams& p, F&& f) {
 
 void drop_forward(Context& ctx, Pass& p, const Norm& n) {
   if (n.dropout.p == 0.0f || p.mode() == PassMode::inference) return;
-  dropout_forward(ctx, p.view(n.y), p.view(n.y), p.dims().B, p.dims().T,
-                  {n.dropout.p, n.dropout.site}, p.environment<Runtime>().state);
+  const Dims d = p.dims().of(p.view(n.y).shape[0]);
+  dropout_forward(ctx, p.view(n.y), p.view(n.y), d.B, d.T, {n.dropout.p, n.dropout.site},
+                  p.environment<Runtime>().state);
 }
 
 void backward(Context& ctx, Pass& p, const Norm& n, const DroppedCopy& dropped) {
   Runtime& rt = p.environment<Runtime>();
-  if (n.dropout.p > 0.0f)
-    dropout_backward(ctx, p.gradient(n.y), p.gradient(n.y), p.dims().B, p.dims().T,
-                     {n.dropout.p, n.dropout.site}, rt.state);
+  if (n.dropout.p > 0.0f) {
+    const Dims d = p.dims().of(p.gradient(n.y).shape[0]);
+    dropout_backward(ctx, p.gradient(n.y), p.gradient(n.y), d.B, d.T, {n.dropout.p, n.dropout.site},
+                     rt.state);
+  }
   const View& x = p.need(ctx, n.x);
   const View mean = n.mean < 0 ? View() : p.need(ctx, n.mean);
   const View& rstd = p.need(ctx, n.rstd);
@@ -123,7 +126,7 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
   // The gradient of the branch is a dropped copy of that of the sum, written by the norm's backward
   // in the place of the gradient that it has read by then.
   w.body.fuse(l.stage, run, [n, l](Context& ctx, Pass& p) {
-    const Dims d = p.dims();
+    const Dims d = p.dims().of(p.gradient(n.y).shape[0]);
     backward(
         ctx, p, n,
         {p.gradient(n.y), d.B, d.T, {l.dropout.p, l.dropout.site}, p.environment<Runtime>().state});

@@ -160,15 +160,18 @@ void validate(const ModelSpec& s, const std::string& origin) {
   }
   require(s.layer_kinds.empty() || static_cast<int64_t>(s.layer_kinds.size()) == s.L,
           "a kind for every layer");
-  const bool decoder = s.placement != NormPlacement::post && s.causal && s.types == 0 &&
-                       s.first_position == 0 && !s.embedding_norm &&
-                       s.head == HeadKind::causal_lm && s.positions != Positions::none;
+  const bool decoder =
+      s.placement != NormPlacement::post && s.causal && s.types == 0 && s.first_position == 0 &&
+      !s.embedding_norm &&
+      (s.head == HeadKind::causal_lm || s.head == HeadKind::sequence_classification) &&
+      s.positions != Positions::none;
   const bool encoder = s.placement == NormPlacement::post && !s.causal && s.embedding_norm &&
                        s.head != HeadKind::causal_lm && s.norm == NormKind::layernorm &&
                        s.positions == Positions::learned && !s.gated_mlp && s.window == 0;
   if (!decoder && !encoder)
     fail(ErrorCode::unsupported,
-         "a decoder with a causal LM head whose norms are not behind its sums, or an encoder with "
+         "a decoder with a head of causal_lm or sequence_classification whose norms are not behind "
+         "its sums, or an encoder with "
          "layernorms behind them, learned positions and a plain MLP",
          fmt::format("model_type {} in {}", s.family, origin), "model=gpt2, or model=bert-base");
 }

@@ -123,6 +123,12 @@ struct ModelSpec {
   int64_t label_count() const { return static_cast<int64_t>(labels.size()); }
   float attention_scale(int64_t layer) const;
   LayerKind kind(int64_t layer) const;
+  // Whether the layer computes its MLP for the rows that the head reads alone: the last one, where the
+  // head reads a few. Classification of tokens reads all.
+  bool chooses_rows(int64_t layer) const {
+    return layer == L - 1 && placement == NormPlacement::post &&
+           (head == HeadKind::masked_lm || head == HeadKind::sequence_classification);
+  }
   // The first layer of each kind, in their order: 0 alone where all are alike.
   std::vector<int64_t> distinct_layers() const;
 };

@@ -33,7 +33,8 @@ struct BranchDropout {
 };
 
 struct Wiring {
-  // Slots: a tensor from outside; (N, width) in the compute dtype; (N) f32.
+  // Slots: a tensor from outside; (N, width) in the compute dtype; (N) f32. Behind choose() of as many
+  // rows as a head reads.
   int given(const char* slot, int64_t width) { return rows(slot, width); }
   int rows(std::string_view slot, int64_t width);
   int statistic(std::string_view slot);
@@ -53,6 +54,9 @@ struct Wiring {
   int64_t layer;                       // of the KV cache and of dropout sites
   const Adapters* adapters = nullptr;  // by the name of a layer; null: none
 
+  // The rows of slot x that the head reads (Runtime::head_rows), and from here on no others.
+  int choose(int x);
+
   // The linear stage that was added last, for a part that fuses with it.
   struct Linear {
     int stage, x, y;
@@ -69,6 +73,7 @@ struct Wiring {
   }
   std::optional<Linear> linear = {};
   uint32_t dropouts = 0;  // sites given
+  bool chosen = false;    // choose() was called
 };
 
 }  // namespace snug

@@ -27,7 +27,7 @@ struct MetricList {
   // Throws internal for a name that is not in it.
   double at(std::string_view name) const;
 
-  std::array<Metric, 8> list{};
+  std::array<Metric, 12> list{};
   int count = 0;
   void add(std::string_view name, double value) {
     list[static_cast<size_t>(count++)] = {name, value};

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes peft_<name>.safetensors: what PEFT's LoRA computes, in float64, on the models and batches of other fixtures.
+"""Writes peft_<name>.safetensors: what PEFT's LoRA, DoRA and IA3 compute, in float64, on the models and batches of other fixtures.
 
     python3 make_peft_golden.py           write every fixture next to this script
     python3 make_peft_golden.py a d       write only these
@@ -22,11 +22,21 @@ rounded to float32 and only then used in float64.
     k     decoder_b  over NF4, scales in codes, all-linear; tied
     l     decoder_b  over FP4: three modules, bias: all
     m     encoder_b  over FP4, scales in codes: BERT, all-linear
+    n     gpt2_a     DoRA: transposed layers, all-linear
+    o     decoder_a  DoRA: Llama, some of the modules of a layer, rsLoRA, patterns of ranks; the head in modules_to_save
+    p     encoder_b  DoRA: BERT, all-linear, the pooler's layer too
+    q     decoder_g  DoRA: GPT-NeoX, rows head by head, bias: lora_only
+    r     gpt2_a     DoRA over NF4, scales in codes
+    s     gpt2_a     IA3, the defaults of the family; transposed
+    t     decoder_b  IA3: keys, values and the projection behind the MLP
+    u     encoder_b  IA3: BERT, keys, values, both projections as feed-forward
+    v     decoder_g  IA3: GPT-NeoX, rows head by head, and what projections make
+    w     decoder_a  IA3 over NF4: Llama
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
 loss, adamw_losses, adamw_grad_norms (F64). Metadata: base, adapter_config (as PEFT writes it), adamw,
 seed. The script asserts that a new adapter leaves the base's loss as it is, and that the merged model has the
-adapter's, both to 1e-12. Of i to m every linear weight of the blocks was replaced by what bitsandbytes decodes its
+adapter's, both to 1e-12. Of i to m, r and w every linear weight of the blocks was replaced by what bitsandbytes decodes its
 codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes.
 """
 
@@ -41,7 +51,7 @@ import numpy as np
 import peft
 import torch
 import transformers
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import IA3Config, LoraConfig, get_peft_model, get_peft_model_state_dict
 from safetensors import safe_open
 
 import make_decoder_golden as decoders
@@ -50,8 +60,8 @@ import make_golden as gpt2
 from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, mean_loss, run_cases, train_adamw, versions
 
 
-def case(seed, base, task, four_bits=None, **config):
-    return {"seed": seed, "base": base, "task": task, "four_bits": four_bits, "config": config}
+def case(seed, base, task, four_bits=None, method=LoraConfig, **config):
+    return {"seed": seed, "base": base, "task": task, "four_bits": four_bits, "method": method, "config": config}
 
 
 CASES = {
@@ -79,11 +89,28 @@ CASES = {
     "k": case(411, "decoder_b", "CAUSAL_LM", four_bits="nf4-double", r=3, lora_alpha=4, target_modules="all-linear"),
     "l": case(412, "decoder_b", "CAUSAL_LM", four_bits="fp4", r=2, target_modules=["q_proj", "o_proj", "down_proj"], bias="all"),
     "m": case(413, "encoder_b", "SEQ_CLS", four_bits="fp4-double", r=2, lora_alpha=5, target_modules="all-linear"),
+    "n": case(414, "gpt2_a", "CAUSAL_LM", use_dora=True, r=3, lora_alpha=5, target_modules="all-linear"),
+    "o": case(415, "decoder_a", "CAUSAL_LM", use_dora=True, r=2, lora_alpha=3, use_rslora=True, rank_pattern={"v_proj": 3},
+              target_modules=["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"], modules_to_save=["lm_head"]),
+    "p": case(416, "encoder_b", "SEQ_CLS", use_dora=True, r=2, lora_alpha=5, target_modules="all-linear"),
+    "q": case(417, "decoder_g", "CAUSAL_LM", use_dora=True, r=3, target_modules=["query_key_value", "dense"], bias="lora_only"),
+    "r": case(418, "gpt2_a", "CAUSAL_LM", four_bits="nf4-double", use_dora=True, r=3, target_modules="all-linear"),
+    "s": case(419, "gpt2_a", "CAUSAL_LM", method=IA3Config),
+    "t": case(420, "decoder_b", "CAUSAL_LM", method=IA3Config, target_modules=["k_proj", "v_proj", "down_proj"],
+              feedforward_modules=["down_proj"]),
+    "u": case(421, "encoder_b", "SEQ_CLS", method=IA3Config, target_modules=["key", "value", "output.dense"],
+              feedforward_modules=["output.dense"]),
+    "v": case(422, "decoder_g", "CAUSAL_LM", method=IA3Config, target_modules=["query_key_value", "dense", "dense_4h_to_h"],
+              feedforward_modules=["dense_4h_to_h"]),
+    "w": case(423, "decoder_a", "CAUSAL_LM", four_bits="nf4", method=IA3Config, target_modules="all-linear",
+              feedforward_modules=["down_proj"]),
 }
 
 
-def draw(name, shape, rng):
-    """Adapters large enough that they matter beside the weights."""
+def draw(name, shape, rng, value=None):
+    """Adapters large enough that they matter beside the weights; scales about what they are."""
+    if "magnitude" in name or "ia3_l" in name:
+        return (value.numpy() * (1 + 0.15 * rng.standard_normal(shape))).astype(np.float32)
     return (rng.standard_normal(shape) * (0.15 if "lora_" in name else 0.2)).astype(np.float32)
 
 
@@ -160,7 +187,7 @@ def compute(name):
     model, run, loss_of, mode, truth = base_of(spec["base"])
     if spec["four_bits"]:
         rest_in_four_bits(model, spec["four_bits"])
-    config = LoraConfig(task_type=spec["task"], fan_in_fan_out=spec["base"].startswith("gpt2"), **spec["config"])
+    config = spec["method"](task_type=spec["task"], fan_in_fan_out=spec["base"].startswith("gpt2"), **spec["config"])
     wrapped = get_peft_model(model, config).double()
     wrapped.train()
     with mode():
@@ -174,7 +201,7 @@ def compute(name):
     values = {}
     with torch.no_grad():
         for key, parameter in trained.items():
-            values[key] = draw(key, tuple(parameter.shape), rng)
+            values[key] = draw(key, tuple(parameter.shape), rng, parameter)
             parameter.copy_(torch.from_numpy(values[key]))
 
     def loss_of_batch():
@@ -204,8 +231,8 @@ def compute(name):
     with tempfile.TemporaryDirectory() as folder:
         wrapped.save_pretrained(folder)
         written = json.loads((pathlib.Path(folder) / "adapter_config.json").read_text())
-    for key in ("target_modules", "modules_to_save"):
-        if isinstance(written[key], list):
+    for key in ("target_modules", "modules_to_save", "feedforward_modules"):
+        if isinstance(written.get(key), list):
             written[key].sort()
     losses, norms = train_adamw(TrainedAlone(trained), loss_of_batch)
     assert losses[0] == loss.item()

@@ -11,18 +11,21 @@ _compute_loss on batches of its own collator; the reference is the model with it
     name  base       what it is for
     a     gpt2_a     learned positions, transposed layers, all linear layers of the blocks
     b     decoder_a  Llama: queries, values, up and down
+    c     decoder_a  the whole model, whose reference is a copy of it as it was: what precompute_ref_log_probs caches
 
 Five pairs of 1 to 5 tokens of prompt and 1 to 6 of answer, cut at 8. Tensors: adapters under PEFT's names (F32);
 lengths (10), input_ids and completion, the rows of TRL's collator without their padding, the five chosen ones
 first (I64); of each loss <key>.loss, <key>.grad.<name>, <key>.rewards/chosen and what else TRL logs,
 <key>.adamw_losses, <key>.adamw_grad_norms (F64). Losses are those of DPOTrainer._compute_loss; simpo, and
-sigmoid_smoothed (sigmoid with label_smoothing, of log ratios), of CPOTrainer.cpo_loss. TRL's fused head rounds to
+sigmoid_smoothed (sigmoid with label_smoothing, of log ratios), of CPOTrainer.cpo_loss; orpo of ORPOTrainer's
+get_batch_loss_metrics on the same rows. TRL's fused head rounds to
 float32, so that log probabilities come from the model's logits in float64; the script asserts that GPT-2's losses
 through TRL's head agree to 1e-6. Metadata: base, adapter_config, losses (key to settings), adamw, seed.
 Made with trl 1.16.0, peft 0.21.2, transformers 5.24.0.
 """
 
 import contextlib
+import copy
 import json
 import pathlib
 import tempfile
@@ -39,6 +42,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer
 from trl.experimental.cpo import CPOTrainer
+from trl.experimental.orpo import ORPOTrainer
 
 import make_decoder_golden as decoders
 import make_golden as gpt2
@@ -55,10 +59,11 @@ def case(seed, base, losses, **config):
 
 
 # Of the key loss_type; "sigmoid_smoothed" is sigmoid with label_smoothing, which TRL has in its CPO trainer alone: there it is taken of
-# log ratios. simpo is that trainer's too.
-ALL = ["sigmoid", "sigmoid_smoothed", "hinge", "ipo", "sigmoid_norm", "nca_pair", "sppo_hard", "apo_zero", "apo_down", "simpo"]
+# log ratios. simpo is that trainer's too; orpo has a trainer of its own.
+ALL = ["sigmoid", "sigmoid_smoothed", "hinge", "ipo", "sigmoid_norm", "nca_pair", "sppo_hard", "apo_zero", "apo_down", "simpo", "orpo"]
 CASES = {
     "a": case(501, "gpt2_a", ALL, r=3, lora_alpha=5, target_modules=["c_attn", "c_fc", "c_proj"]),
+    "c": case(503, "decoder_a", ["sigmoid", "ipo"]),
     "b": case(502, "decoder_a", ALL, r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
 }
 BETA = {"sppo_hard": 0.5, "ipo": 0.4, "simpo": 2.0}  # else 0.3
@@ -83,8 +88,10 @@ def trainer_of(model, pairs, config, base, folder, **settings):
                                         eos_token="<0>")
     args = DPOConfig(output_dir=folder, max_length=MAX_LENGTH, report_to=[], bf16=False, gradient_checkpointing=False, use_cpu=True,
                      **settings)
-    lora = LoraConfig(task_type="CAUSAL_LM", fan_in_fan_out=base.startswith("gpt2"), **config)
-    return OnTokens(model=model, args=args, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer, peft_config=lora)
+    lora = LoraConfig(task_type="CAUSAL_LM", fan_in_fan_out=base.startswith("gpt2"), **config) if config else None
+    reference = None if config else copy.deepcopy(model)
+    return OnTokens(model=model, ref_model=reference, args=args, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer,
+                    peft_config=lora)
 
 
 def base_of(name):
@@ -114,6 +121,28 @@ def score_in_double(wrapped, base):
     wrapped.forward = scored
 
 
+class OrpoOnRows(ORPOTrainer):
+    """get_batch_loss_metrics and what it calls, without what a run needs."""
+
+    def __init__(self, beta):
+        self.beta = beta
+        self.is_encoder_decoder, self.padding_value, self.aux_loss_enabled = False, 0, False
+        self.accelerator = types.SimpleNamespace(device="cpu", gather_for_metrics=lambda value: value)
+
+
+def loss_of_orpo(trainer, model, batch):
+    """The model's own forward: that trainer takes whole logits."""
+    rows = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"],
+            "labels": batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100)}
+    inputs = {f"{side}_{key}": half for key, value in rows.items() for side, half in zip(("chosen", "rejected"), value.chunk(2))}
+    # It asks for float32 log probabilities in the midst.
+    with decoders.InDouble():
+        loss, metrics = OrpoOnRows(BETA.get("orpo", 0.3)).get_batch_loss_metrics(model, inputs)
+    trainer._metrics["train"].update({key: [value] for key, value in metrics.items() if key in METRICS + ORPO_METRICS})
+    return loss
+
+
+ORPO_METRICS = ("nll_loss", "log_odds_ratio", "log_odds_chosen")
 METRICS = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected")
 
 
@@ -148,26 +177,34 @@ def compute(name):
         pairs = pairs or draw_pairs(model.config.vocab_size, rng)
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            of_cpo = loss_type in ("simpo", "sigmoid_smoothed")
-            trainer = trainer_of(model, pairs, spec["config"], spec["base"], folder, loss_type="sigmoid" if of_cpo else loss_type,
+            of_cpo, of_orpo = loss_type in ("simpo", "sigmoid_smoothed"), loss_type == "orpo"
+            trainer = trainer_of(model, pairs, spec["config"], spec["base"], folder,
+                                 loss_type="sigmoid" if of_cpo or of_orpo else loss_type,
                                  beta=BETA.get(loss_type, 0.3))
             wrapped = trainer.model.double()
             trained = {key: value for key, value in wrapped.named_parameters() if value.requires_grad}
             with torch.no_grad():
                 for key, parameter in trained.items():
+                    if not spec["config"]:
+                        break
                     if key not in values:
                         values[key] = draw(key, tuple(parameter.shape), rng)
                     parameter.copy_(torch.from_numpy(values[key]))
-            if written is None:
+            if written is None and spec["config"]:
                 wrapped.save_pretrained(folder)
                 written = json.loads((pathlib.Path(folder) / "adapter_config.json").read_text())
                 written["target_modules"].sort()
         batch = trainer.data_collator(pairs)
         wrapped.train()
-        own = None if of_cpo or spec["base"].startswith("decoder") else trainer._compute_loss(wrapped, batch, False).item()
-        score_in_double(wrapped, spec["base"])
+        own = None if of_cpo or of_orpo or spec["base"].startswith("decoder") else trainer._compute_loss(wrapped, batch, False).item()
+        if not of_orpo:
+            score_in_double(wrapped, spec["base"])
+        if not spec["config"]:
+            score_in_double(trainer.ref_model.double(), spec["base"])
 
         def loss_of_batch():
+            if of_orpo:
+                return loss_of_orpo(trainer, wrapped, batch)
             if of_cpo:
                 return loss_of_cpo(trainer, wrapped, batch, loss_type)
             return trainer._compute_loss(wrapped, batch, False)
@@ -178,17 +215,20 @@ def compute(name):
         assert own is None or abs(own - loss.item()) < 1e-6 * abs(own), (own, loss.item())
         metrics = {key: value[-1] for key, value in trainer._metrics["train"].items()}
         loss.backward()
-        saved = get_peft_model_state_dict(wrapped)
+        saved = get_peft_model_state_dict(wrapped) if spec["config"] else dict(wrapped.named_parameters())
         name_of = {}
         for key, parameter in trained.items():
             found = [other for other, value in saved.items() if value.data_ptr() == parameter.data_ptr()]
             assert len(found) == 1, (key, found)
             name_of[key] = found[0]
         for key, parameter in trained.items():
-            tensors[name_of[key]] = values[key]
+            if spec["config"]:
+                tensors[name_of[key]] = values[key]
+            elif loss_type != spec["losses"][0]:
+                continue
             tensors[f"{loss_type}.grad.{name_of[key]}"] = parameter.grad.numpy().copy()
         tensors[f"{loss_type}.loss"] = np.array(loss.item())
-        for metric in METRICS:
+        for metric in METRICS + (ORPO_METRICS if of_orpo else ()):
             tensors[f"{loss_type}.{metric}"] = np.array(float(metrics[metric]))
         losses, norms = train_adamw(TrainedAlone(trained), loss_of_batch)
         assert losses[0] == loss.item()
@@ -202,7 +242,7 @@ def compute(name):
         "format": "pt",
         "fixture": f"preference_{name}",
         "base": spec["base"],
-        "adapter_config": json.dumps(written, sort_keys=True),
+        **({"adapter_config": json.dumps(written, sort_keys=True)} if written else {}),
         "losses": json.dumps({loss_type: {"loss_type": loss_type.removesuffix("_smoothed"), "beta": BETA.get(loss_type, 0.3),
                                           "label_smoothing": SMOOTHING if loss_type.endswith("_smoothed") else 0.0,
                                           "simpo_gamma": GAMMA} for loss_type in spec["losses"]}, sort_keys=True),

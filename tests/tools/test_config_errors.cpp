@@ -150,7 +150,9 @@ TEST(ConfigErrors, WrongTypes) {
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
                "heads, rstdq, "
                "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-               "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, "
+               "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
+               "qkv_unscaled, attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, "
+               "attention_proj_input, fc_input, mlp_proj_input, names joined with +, "
                "or a map of "
                "layers to them",
                "\"3\" (run.yaml:1)", "recompute=block");
@@ -260,7 +262,9 @@ TEST(ConfigErrors, ModelAndRecompute) {
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
                "heads, rstdq, "
                "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-               "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, "
+               "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
+               "qkv_unscaled, attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, "
+               "attention_proj_input, fc_input, mlp_proj_input, names joined with +, "
                "or a map of "
                "layers to them",
                "\"blok\" (run.yaml:1)", "did you mean block?");
@@ -278,7 +282,9 @@ TEST(ConfigErrors, ModelAndRecompute) {
               "offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
               "heads, rstdq, "
               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-              "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, or "
+              "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, "
+              "qkv_unscaled, attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, "
+              "attention_proj_input, fc_input, mlp_proj_input, names joined with +, or "
               "a map of layers to "
               "them")
         << name;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "layers/ops/attention.h"
 #include "tests/layers/models/gpt2_golden.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
@@ -176,6 +177,49 @@ TEST(Generator, ChunksAndCacheLengthDoNotMatter) {
   const Model dropping(test::tiny_spec(tiny), parse_precision("fp32"));
   test::SessionRun run(dropping, options_of(96, 32));
   EXPECT_EQ(text_of(run.session(), prompt_of(45), greedy(15)).tokens, expected);
+}
+
+// Layers with windows keep rings of keys, which a chunk as long as the cache has no use for: the same
+// bits, from fewer bytes, for a text that goes around the ring twice, and for the one after it.
+TEST(Generator, WindowsCutTheCache) {
+  const ModelSpec spec =
+      resolve_model("", R"({"type":"gemma3_text","vocab_size":211,"hidden_size":32,
+          "num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,
+          "intermediate_size":48,"max_position_embeddings":320,"sliding_window":6,
+          "layer_types":["sliding_attention","full_attention","sliding_attention"]})")
+          .spec;
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Model model(spec, parse_precision(precision));
+    test::SessionRun whole(model, options_of(320, 160)), cut(model, options_of(320, 16));
+    const auto bytes = [](test::SessionRun& run) {
+      const Schedule& s = run.session().schedule();
+      int64_t sum = 0;
+      for (const TensorRecord& t : s.at(s.find("generate")).tensors)
+        sum += t.category == Category::kv_cache ? t.bytes : 0;
+      return sum;
+    };
+    const int64_t row = 2 * 2 * 8 * (std::string(precision) == "fp32" ? 4 : 2);  // keys and values
+    EXPECT_EQ(bytes(whole), 3 * 320 * row);
+    EXPECT_EQ(bytes(cut), (320 + 2 * attention_ring(6, 16)) * row);
+    for (const int64_t prompt : {275, 40, 1}) {
+      std::vector<std::vector<float>> logits[2];
+      for (const bool small : {false, true}) {
+        Session& session = (small ? cut : whole).session();
+        Sampler sampler(model.spec().V, greedy(0).sampling);
+        generate(session, sampler, prompt_of(prompt), greedy(45), [&](int32_t) {
+          const float* got = session.logits().as<float>();
+          logits[small].emplace_back(got, got + model.spec().V);
+          return true;
+        });
+      }
+      EXPECT_EQ(logits[0].size(), 45u);
+      EXPECT_TRUE(logits[0] == logits[1]) << precision << ", prompt of " << prompt;
+    }
+    // What the next token sees must be there: 0 where a ring has let go of it.
+    EXPECT_EQ(whole.session().reusable(40, 300), 40);
+    EXPECT_EQ(cut.session().reusable(290, 300), 290);
+    EXPECT_EQ(cut.session().reusable(40, 300), 0);
+  }
 }
 
 TEST(Generator, NothingOfTheTextBeforeIsLeft) {

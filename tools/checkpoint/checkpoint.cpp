@@ -124,13 +124,21 @@ void read_preferences(const nlohmann::json& j, const std::string& path, Preferen
   to.pairs = get_int_in(j, "window_pairs", path, 0, int64_t{1} << 53);
   const auto sums = j.find("window_preferences");
   const auto number = [](const nlohmann::json& v) { return v.is_number(); };
-  if (sums == j.end() || !sums->is_array() || sums->size() != to.sums.size() ||
-      !std::all_of(sums->begin(), sums->end(), number))
+  constexpr size_t kLeast = 6;  // of checkpoints from before a loss had more
+  if (sums == j.end() || !sums->is_array() || sums->size() < kLeast ||
+      sums->size() > to.sums.size() || !std::all_of(sums->begin(), sums->end(), number))
     fail(ErrorCode::data,
          fmt::format("{} numbers of window_preferences in {}", to.sums.size(), path),
          sums == j.end() ? std::string("none") : json_brief(*sums),
          "resume from another checkpoint");
-  for (size_t i = 0; i < to.sums.size(); ++i) to.sums[i] = (*sums)[i].get<double>();
+  for (size_t i = 0; i < sums->size(); ++i) to.sums[i] = (*sums)[i].get<double>();
+  const auto range = j.find("window_rewards");
+  if (range == j.end()) return;
+  if (!range->is_array() || range->size() != to.range.size() ||
+      !std::all_of(range->begin(), range->end(), number))
+    fail(ErrorCode::data, fmt::format("2 numbers of window_rewards in {}", path),
+         json_brief(*range), "resume from another checkpoint");
+  for (size_t i = 0; i < to.range.size(); ++i) to.range[i] = (*range)[i].get<double>();
 }
 
 }  // namespace
@@ -154,6 +162,7 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
           {"window_steps", at.window_steps},
           {"window_pairs", at.window_pairs.pairs},
           {"window_preferences", at.window_pairs.sums},
+          {"window_rewards", at.window_pairs.range},
           {"start_eval_loss", at.start_eval_loss},
           {"best_eval_loss", at.best_eval_loss},
           {"best_eval_step", at.best_eval_step},

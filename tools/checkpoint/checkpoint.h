@@ -37,7 +37,7 @@ struct RunPosition {
   double window_loss = 0;     // sum of losses since the last log line
   int64_t window_tokens = 0;  // and their number
   int64_t window_steps = 0;
-  PreferenceSums window_pairs;  // of task: dpo
+  PreferenceSums window_pairs;  // of task: dpo and reward
   double start_eval_loss = -1;  // before the first step; -1: not evaluated
   double best_eval_loss = -1;   // of the steps; -1: none yet
   int64_t best_eval_step = 0;
@@ -90,6 +90,8 @@ struct Checkpoint {
 };
 
 inline constexpr const char* kCheckpointPrefix = "checkpoint-";
+// Of a run's folder: log probabilities of its pairs by the weights that it began with.
+inline constexpr const char* kReferenceFile = "reference_logps.safetensors";
 // The step in a name of the form checkpoint-<digits>; nothing for other names.
 std::optional<int64_t> checkpoint_step(const std::string& name);
 // Steps of the folders of that form, ascending.

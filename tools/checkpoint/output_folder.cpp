@@ -35,6 +35,7 @@ constexpr const char* kWritten[] = {"config.resolved.yaml",
                                     "final.old",
                                     "tokenizer",
                                     "ranks",
+                                    kReferenceFile,
                                     kTokens,
                                     kNewTokens};
 

@@ -344,8 +344,11 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
     h["loss_type"] = config.loss_type;
     h["beta"] = number(config.beta);
     h["label_smoothing"] = number(config.label_smoothing);
+    if (config.precompute_ref_log_probs) h["precompute_ref_log_probs"] = "true";
     if (config.loss_type == "simpo") h["simpo_gamma"] = number(config.simpo_gamma);
   }
+  if (config.task == "reward")
+    h["center_rewards_coefficient"] = number(config.center_rewards_coefficient);
   const int uses = find_optimizer(config.optim)->uses;
   if (uses & kUsesMomentum) {
     h["sgd_momentum"] = number(config.sgd_momentum);

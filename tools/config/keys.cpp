@@ -39,12 +39,16 @@ std::vector<Key> make_keys() {
        .unset = "null"},
       {.name = "task", .section = "model", .kind = K::choice, .field = &C::task,
        .doc = "what is learned; causal_lm: the next token; sft: an assistant's turns of conversations, or "
-              "completions of prompts; dpo: to prefer the chosen of two answers to the rejected one; masked_lm: hidden tokens; "
+              "completions of prompts; dpo: to prefer the chosen of two answers to the rejected one; reward: a number that is "
+              "larger for the chosen one; masked_lm: hidden tokens; "
               "sequence_classification: a label, several or a number of each text or pair; "
               "token_classification: a label of each word; auto: what the model's config says",
        .example = "sequence_classification",
-       .choices = "auto causal_lm sft dpo masked_lm sequence_classification token_classification",
-       .refused = "question_answering pretraining orpo kto"},
+       .choices = "auto causal_lm sft dpo reward masked_lm sequence_classification token_classification",
+       .refused = "question_answering pretraining orpo kto",
+       .refused_reason = [](std::string_view task) -> std::string_view {
+         return task == "orpo" ? "which is loss_type=orpo of task=dpo here" : "which is not built";
+       }},
       {.name = "problem_type", .section = "model", .kind = K::choice, .field = &C::problem_type,
        .doc = "what labels of a sequence are; auto: lists are multi_label_classification, one known "
               "label or numbers with a fraction regression, all else single_label_classification",
@@ -57,13 +61,16 @@ std::vector<Key> make_keys() {
        .doc = "masked_lm hides words with all their tokens, not single tokens", .example = "true"},
 
       {.name = "loss_type", .section = "preference", .kind = K::choice, .field = &C::loss_type,
-       .doc = "of task: dpo, what pairs teach: sigmoid, DPO (with label_smoothing cDPO); ipo; simpo, which needs no "
-              "reference; and others, as TRL 1.16 names them. The reference of the others is the model without its "
-              "adapters", .example = "ipo", .choices = pair_loss_names(),
-       .refused = "robust exo_pair bco_pair aot aot_unpaired aot_pair discopop sft kto_pair orpo kto alphapo"},
+       .doc = "of task: dpo, what pairs teach: sigmoid, DPO (with label_smoothing cDPO); ipo; simpo and orpo, which "
+              "need no reference, the latter learning the chosen answer and its prompt too; and others, as TRL 1.16 "
+              "names them. The reference of the others is the model without its adapters, or with precompute_ref_log_probs "
+              "the model as it was",
+       .example = "ipo", .choices = pair_loss_names(),
+       .refused = "robust exo_pair bco_pair aot aot_unpaired aot_pair discopop sft kto_pair kto alphapo"},
       {.name = "beta", .section = "preference", .kind = K::number, .field = &C::beta,
        .doc = "of task: dpo, what log probabilities are multiplied by to be rewards: the larger, the nearer the model "
-              "stays to its reference", .example = "0.05", .range = kAboveZero},
+              "stays to its reference; of orpo, what its odds weigh beside what is learned of the chosen",
+       .example = "0.05", .range = kAboveZero},
       {.name = "label_smoothing", .section = "preference", .kind = K::number,
        .field = &C::label_smoothing,
        .doc = "of sigmoid and simpo: the share of pairs whose answers are taken to be the wrong way round",
@@ -71,12 +78,23 @@ std::vector<Key> make_keys() {
       {.name = "simpo_gamma", .section = "preference", .kind = K::number, .field = &C::simpo_gamma,
        .doc = "of simpo: the margin that rewards are to have", .example = "1.0", .range = {.min = 0}},
 
+      {.name = "precompute_ref_log_probs", .section = "preference", .kind = K::flag,
+       .field = &C::precompute_ref_log_probs,
+       .doc = "of task: dpo: the reference is the model as the run begins, whose log probabilities of all pairs are "
+              "computed before the first step and kept in output_dir, so that whole models are trained too",
+       .example = "true"},
+      {.name = "center_rewards_coefficient", .section = "preference", .kind = K::number,
+       .field = &C::center_rewards_coefficient,
+       .doc = "of task: reward: what the square of the sum of both rewards of a pair weighs beside its loss, so that "
+              "rewards lie around 0", .example = "0.01", .range = {.min = 0}},
+
       {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
        .doc = "what is trained beside a model that stays as it is: lora, matrices of a low rank beside those of "
-              "its linear layers; qlora, the same of all of them, over weights in 4 bits; final/ and checkpoints are "
-              "then PEFT folders. null: nothing, the model itself is",
-       .example = "lora", .unset = "null", .none = "none", .choices = "lora qlora",
-       .refused = "dora ia3 adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
+              "its linear layers; qlora, the same of all of them, over weights in 4 bits; dora, lora with use_dora; ia3, "
+              "vectors that scale keys, values and what the MLP's last layer reads; final/ and checkpoints are then PEFT "
+              "folders. null: nothing, the model itself is",
+       .example = "lora", .unset = "null", .none = "none", .choices = "lora qlora dora ia3",
+       .refused = "adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
       {.name = "adapter", .section = "adapters", .kind = K::text, .field = &C::adapter,
        .doc = "a PEFT folder to go on from, final/ of a run with peft or another's: its form is that of its "
               "adapter_config.json, and model is its base; null: a new one",
@@ -92,7 +110,8 @@ std::vector<Key> make_keys() {
       {.name = "target_modules", .section = "adapters", .kind = K::texts,
        .field = &C::target_modules,
        .doc = "the modules that have one: ends of their paths, all-linear (all but the head), or one regular "
-              "expression for whole paths; null: those of queries and values, as PEFT has it",
+              "expression for whole paths; null: those of queries and values, as PEFT has it; of "
+              "ia3 those of keys and values, and the projection behind the MLP",
        .example = "[q_proj, k_proj, v_proj, o_proj]", .unset = "null",
        .aliases = "lora_target_modules lora_target"},
       {.name = "exclude_modules", .section = "adapters", .kind = K::texts,
@@ -100,6 +119,14 @@ std::vector<Key> make_keys() {
        .example = "down_proj", .unset = "null"},
       {.name = "use_rslora", .section = "adapters", .kind = K::flag, .field = &C::use_rslora,
        .doc = "multiply by lora_alpha / sqrt(lora_r) instead", .example = "true"},
+      {.name = "use_dora", .section = "adapters", .kind = K::flag, .field = &C::use_dora,
+       .doc = "the magnitude of each row of the weights is learned beside their direction (DoRA); over weights in 4 "
+              "bits too", .example = "true"},
+      {.name = "feedforward_modules", .section = "adapters", .kind = K::texts,
+       .field = &C::feedforward_modules,
+       .doc = "of peft: ia3, the target_modules that scale what they read, named likewise; null: without target_modules "
+              "the projection behind the MLP, else none",
+       .example = "[down_proj]", .unset = "null"},
       {.name = "init_lora_weights", .section = "adapters", .kind = K::choice,
        .field = &C::init_lora_weights,
        .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "
@@ -503,14 +530,17 @@ std::vector<Key> make_keys() {
        .field = &C::metric_for_best_model,
        .doc = "which evaluation is the best, for load_best_model_at_end, early stopping and best_metric "
               "of trainer_state.json; with or without eval_. Perplexity is of language models, the others "
-              "of classification, pearson and spearman of values, rewards and logps of task: dpo",
+              "of classification, pearson and spearman of values, rewards and logps of task: dpo, nll_loss and "
+              "odds of its orpo, margin and mean_reward of task: reward",
        .example = "eval_accuracy",
        .choices = "eval_loss eval_perplexity eval_accuracy eval_f1 eval_matthews_correlation eval_pearson "
                   "eval_spearman eval_rewards/chosen eval_rewards/rejected eval_rewards/accuracies "
-                  "eval_rewards/margins eval_logps/chosen eval_logps/rejected"},
+                  "eval_rewards/margins eval_logps/chosen eval_logps/rejected eval_nll_loss "
+                  "eval_log_odds_ratio eval_log_odds_chosen eval_margin eval_mean_reward "
+                  "eval_min_reward eval_max_reward"},
       {.name = "greater_is_better", .section = "reports", .kind = K::choice,
        .field = &C::greater_is_better,
-       .doc = "whether the greater metric_for_best_model is the better; auto: of a loss and a perplexity "
+       .doc = "whether the greater metric_for_best_model is the better; auto: of losses and a perplexity "
               "the lower, of all others the greater",
        .example = "true", .unset = "auto", .choices = "auto true false"},
       {.name = "save_dtype", .section = "reports", .kind = K::choice, .field = &C::save_dtype,

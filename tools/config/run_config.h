@@ -27,19 +27,21 @@ struct RunConfig {
   double mlm_probability = 0.15;
   bool whole_word_mask = false;
 
-  // Of task: dpo, as trl.DPOConfig names them; layers/ops/pair_losses.h.
+  // Of task: dpo, as trl.DPOConfig names them; layers/ops/pair_losses.h. Of task: reward, as RewardConfig.
   std::string loss_type = "sigmoid";
   double beta = 0.1, label_smoothing = 0;
-  double simpo_gamma = 0.5;
+  double simpo_gamma = 0.5, center_rewards_coefficient = 0;
+  bool precompute_ref_log_probs = false;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
-  std::string peft;     // lora | qlora; empty: none
+  std::string peft;     // lora | qlora | dora | ia3; empty: none
   std::string adapter;  // a PEFT folder to go on from
   int64_t lora_r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
-  std::vector<std::string> target_modules, exclude_modules;
+  std::vector<std::string> target_modules, exclude_modules, feedforward_modules;
   bool use_rslora = false;
+  bool use_dora = false;
   std::string init_lora_weights = "true";  // true | gaussian
   std::string bias = "none";               // none | all | lora_only
   std::vector<std::string> modules_to_save;

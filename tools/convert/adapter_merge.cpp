@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
@@ -46,14 +47,23 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
       if (!is_adapter_name(p.name.view())) whole_[{p.name.str(), k}] = &tensor;
     }
   }
+  const auto tensor_of = [&](const std::string& name, size_t piece) {
+    const int param = model.params().find(name);
+    return &adapter_tensor(*file_, model.params()[param], saved_pieces(model, param)[piece]);
+  };
   for (const auto& [layer, adapter] : model.adapters())
     for (size_t k = 0; k < adapter.pieces.size(); ++k) {
-      const int a = model.params().find(adapter_a_name(layer)),
-                b = model.params().find(adapter_b_name(layer, adapter, k));
-      deltas_[{layer + ".weight", adapter.pieces[k].piece}] = {
-          &adapter_tensor(*file_, model.params()[a], saved_pieces(model, a)[k]),
-          &adapter_tensor(*file_, model.params()[b], saved_pieces(model, b)[0]),
-          adapter.pieces[k].scale};
+      Delta d{nullptr, nullptr, adapter.pieces[k].scale, nullptr, adapter.of_input()};
+      if (adapter.kind != AdapterKind::lora)
+        d.magnitude = tensor_of(adapter_scale_name(layer, adapter, k), 0);
+      if (adapter.kind != AdapterKind::ia3) {
+        d.a = tensor_of(adapter_a_name(layer), k);
+        d.b = tensor_of(adapter_b_name(layer, adapter, k), 0);
+      }
+      const size_t piece = adapter.pieces[k].piece;
+      deltas_[{layer + ".weight", piece}] = d;
+      if (adapter.kind == AdapterKind::ia3 && !d.by_columns) deltas_[{layer + ".bias", piece}] = d;
+      ++merged_;
     }
 }
 
@@ -66,14 +76,54 @@ bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed
   const auto found = deltas_.find({param, piece});
   if (found == deltas_.end()) return false;
   const Delta& d = found->second;
+  width_ = width;
+  transposed_ = transposed;
+  by_columns_ = d.by_columns;
+  magnitude_ = d.b ? d.magnitude : nullptr;
+  left_.clear();
+  factors_.clear();
+  if (!d.b) {
+    if (param.ends_with(".bias")) width_ = 1;
+    factors_ = values_of(*d.magnitude, false);
+    return true;
+  }
   // (out,in) in the file: rows of B times A. (in,out): columns of A times those of B.
   left_ = values_of(transposed ? *d.a : *d.b, transposed);
   right_ = values_of(transposed ? *d.b : *d.a, transposed);
   rank_ = d.a->shape[0];
-  width_ = width;
   scale_ = d.scale;
   row_.assign(static_cast<size_t>(width), 0.0f);
+  squares_.assign(static_cast<size_t>(d.b->shape[0]), 0.0);
   return true;
+}
+
+template <class F>
+void AdapterMerge::each(int64_t first, int64_t count, bool columns, F&& f) const {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = first + i;
+    f(static_cast<size_t>(columns != transposed_ ? at % width_ : at / width_), i);
+  }
+}
+
+void AdapterMerge::measure(int64_t first, int64_t count, float* values) {
+  add(first, count, values);
+  each(first, count, false, [&](size_t row, int64_t i) {
+    squares_[row] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  });
+}
+
+void AdapterMerge::apply(int64_t first, int64_t count, float* values) {
+  if (!left_.empty()) add(first, count, values);
+  if (measures() && factors_.empty()) {
+    factors_ = values_of(*magnitude_, false);
+    for (size_t j = 0; j < factors_.size(); ++j)
+      factors_[j] =
+          squares_[j] > 0
+              ? static_cast<float>(static_cast<double>(factors_[j]) / std::sqrt(squares_[j]))
+              : 1.0f;
+  }
+  if (factors_.empty()) return;
+  each(first, count, by_columns_, [&](size_t k, int64_t i) { values[i] *= factors_[k]; });
 }
 
 void AdapterMerge::add(int64_t first, int64_t count, float* values) {

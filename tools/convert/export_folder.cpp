@@ -151,19 +151,27 @@ bool finite_f16(f16 value) {
   return (value.bits & 0x7c00u) != 0x7c00u;
 }
 
-// A tensor, or what its codes decode to, and what an adapter that has begun it adds.
+// A tensor, or what its codes decode to, and what an adapter that has begun it makes of it.
 void write_merged(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTensor& from,
                   const std::vector<float>& decoded, AdapterMerge* merge, std::vector<float>& wide,
                   std::vector<uint8_t>& narrow) {
   const int64_t n = from.elements(), element = bits_of(from.dtype) / 8;
-  writer.begin(spec.name);
-  for (int64_t at = 0; at < n; at += kPiece) {
-    const int64_t count = std::min(kPiece, n - at);
+  const auto read = [&](int64_t at, int64_t count) {
     if (decoded.empty())
       convert(from.dtype, from.data + at * element, count, wide.data());
     else
       std::copy_n(decoded.begin() + at, count, wide.begin());
-    if (merge != nullptr) merge->add(at, count, wide.data());
+  };
+  for (int64_t at = 0; merge != nullptr && merge->measures() && at < n; at += kPiece) {
+    const int64_t count = std::min(kPiece, n - at);
+    read(at, count);
+    merge->measure(at, count, wide.data());
+  }
+  writer.begin(spec.name);
+  for (int64_t at = 0; at < n; at += kPiece) {
+    const int64_t count = std::min(kPiece, n - at);
+    read(at, count);
+    if (merge != nullptr) merge->apply(at, count, wide.data());
     if (spec.dtype == SafeDType::F32) {
       writer.append(wide.data(), count * 4);
       continue;
@@ -309,9 +317,9 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     std::vector<uint8_t> narrow(static_cast<size_t>(2 * kPiece));
     for (size_t i = 0; i < tensors.size(); ++i) {
       const ParamInfo& p = model.params()[parts[i].param];
-      const bool adds = merge && p.shape.rank() == 2 &&
-                        merge->begin(p.name.str(), parts[i].piece, p.transposed_in_file,
-                                     tensors[i]->shape.back());
+      const bool adds = merge && merge->begin(p.name.str(), parts[i].piece,
+                                              p.transposed_in_file && p.shape.rank() == 2,
+                                              tensors[i]->shape.back());
       std::vector<float> values;
       if (decoded && decoded->codes(p) && merge->whole(p.name.str(), 0) == nullptr)
         values =

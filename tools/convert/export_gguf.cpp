@@ -127,6 +127,9 @@ ExportReport export_gguf(const GgufExport& request) {
   if (!family.gguf)
     fail(ErrorCode::unsupported, "a model family that is written as GGUF",
          fmt::format("{} in {}", source.spec.family, folder), "--to hf");
+  if (source.spec.head != HeadKind::causal_lm)
+    fail(ErrorCode::unsupported, "a model with a head of causal_lm to write as GGUF",
+         fmt::format("{} in {}", source.spec.architecture, folder), "--to hf");
   const std::vector<std::string> said =
       check_gguf(*family.gguf, source.spec, folder + "/config.json");
   const Tokenizer tokenizer = Tokenizer::load(folder);

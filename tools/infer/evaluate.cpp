@@ -59,12 +59,12 @@ EvalResult evaluate_rows(Session& session, RowData& rows, Metrics* metrics) {
     for (int64_t first = 0; first < rows.eval_windows(e); first += session.decisions().eval_batch) {
       rows.fill_eval(e, first, session);
       session.evaluate();
-      if (metrics && session.head_logits().defined()) add_rows(session, *metrics);
+      if (metrics && !pairs && session.head_logits().defined()) add_rows(session, *metrics);
       if (pairs) add_preferences(session, session.decisions().eval_batch, preferences);
     }
   EvalResult result = result_of(session, started);
-  if (metrics) result.metrics = metrics->values();
-  if (pairs) result.metrics = preferences.means();
+  if (metrics && !pairs) result.metrics = metrics->values();
+  if (pairs) result.metrics = preferences.means(session.decisions().pairs.form());
   return result;
 }
 

@@ -45,7 +45,9 @@ GeneratedText Talk::say(const std::string& user,
   }
   // A template may write earlier turns in another way once they are over.
   const auto [same, end] = std::mismatch(fed_.begin(), fed_.end(), prompt.begin(), prompt.end());
-  cached_ = std::min<int64_t>(same - fed_.begin(), static_cast<int64_t>(prompt.size()) - 1);
+  cached_ = in_.session->reusable(
+      std::min<int64_t>(same - fed_.begin(), static_cast<int64_t>(prompt.size()) - 1),
+      static_cast<int64_t>(fed_.size()));
   request_.options.sampling.seed = seed_ + static_cast<uint64_t>(turns_++);  // no turn draws twice
   GeneratedText answer;
   fed_.clear();  // until it is known again

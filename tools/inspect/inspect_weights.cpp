@@ -134,9 +134,9 @@ Facts inspect_adapter(const std::string& folder, const InspectOptions& options) 
   const nlohmann::json j = parse_json_file(config, 1 << 20);
   require_object(j, config);
   Facts out = {{"kind", "adapter"}, {"path", folder}};
-  for (const char* key :
-       {"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout",
-        "target_modules", "modules_to_save", "bias", "use_rslora", "use_dora"})
+  for (const char* key : {"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha",
+                          "lora_dropout", "target_modules", "modules_to_save", "bias", "use_rslora",
+                          "use_dora", "feedforward_modules"})
     if (j.contains(key)) out[key] = j[key];
   std::vector<SafetensorsReader> files;
   files.emplace_back(folder + "/adapter_model.safetensors");

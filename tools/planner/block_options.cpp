@@ -59,7 +59,7 @@ class BlockRecorder {
   LayerOption record(const std::vector<SlotPolicy>& policies) {
     static const Name kX("x"), kGradient("dresidual");
     const Block& block = model_.block(layer_);
-    const Dims dims{d_.micro_batch, d_.T};
+    const Dims dims{d_.micro_batch, d_.T, d_.rows_per_window};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
     Pass pass(block.body(), policies);
@@ -68,10 +68,11 @@ class BlockRecorder {
     const Program& p = session_.record_block([&](Context& ctx, Runtime& rt) {
       Tensor x = ctx.tensor(kX, shape, dtype, Category::activations);
       Tensor out = block.forward(ctx, rt, pass, dims, PassMode::train, std::move(x));
+      const Shape made = out.view().shape;
       out_bytes = out.view().bytes();
       forward_end = mark(ctx);
       out.reset();
-      Tensor gradient = ctx.tensor(kGradient, shape, dtype, Category::activations);
+      Tensor gradient = ctx.tensor(kGradient, made, dtype, Category::activations);
       backward_begin = mark(ctx);
       block.backward(ctx, rt, pass, std::move(gradient));
     });
@@ -91,7 +92,7 @@ class BlockRecorder {
   // Two layers run the same way, in the order of Model::train_step.
   StackOption record_pair(const std::vector<SlotPolicy>& policies) {
     static const Name kX("x"), kGradient("dresidual");
-    const Dims dims{d_.micro_batch, d_.T};
+    const Dims dims{d_.micro_batch, d_.T, d_.rows_per_window};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
     Offload offload(2, static_cast<int>(policies.size()));
@@ -109,8 +110,9 @@ class BlockRecorder {
       forward_end = mark(ctx);
       offload.settle();
       settled = mark(ctx);
+      const Shape made = x.view().shape;
       x.reset();
-      Tensor gradient = ctx.tensor(kGradient, shape, dtype, Category::activations);
+      Tensor gradient = ctx.tensor(kGradient, made, dtype, Category::activations);
       dx_bytes = round_up(gradient.view().bytes(), kTensorAlignment);
       fetching = mark(ctx);
       above.fetch(ctx);
@@ -302,19 +304,25 @@ bool narrow(const Body& body, const std::vector<int>& slots, int64_t C) {
   return !slots.empty();
 }
 
+bool before_scale(const Body& body, const std::vector<int>& slots) {
+  return !slots.empty() && body.slot(slots.front()).name.view().ends_with("_unscaled");
+}
+
 BlockOptions record_options_of(const Model& model, const Decisions& decisions,
                                const OptimizerConfig& optimizer, const Settings& settings,
                                const CostModel& cost, int64_t layer) {
   BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer);
   const Body& body = model.block(layer).body();
-  const Dims dims{decisions.micro_batch, decisions.T};
+  const Dims dims{decisions.micro_batch, decisions.T, decisions.rows_per_window};
   std::vector<std::vector<int>> groups;  // by stage: slots that come and go together
   for (size_t s = 0; s + 1 < body.stages().size(); ++s) {
     groups.emplace_back();
     for (const int slot : body.stages()[s].outputs)
       if (body.slot(slot).shape(dims).rank() > 1) groups.back().push_back(slot);
-    // Of an adapter: too narrow to be worth twice as many ways. The preset block drops it too.
-    if (narrow(body, groups.back(), model.spec().C)) groups.pop_back();
+    // Of an adapter: too narrow to be worth twice as many ways; or what is scaled,
+    // from which the next stage's is made for next to nothing. The preset block drops both too.
+    if (narrow(body, groups.back(), model.spec().C) || before_scale(body, groups.back()))
+      groups.pop_back();
   }
   std::vector<LayerOption> all;
   std::vector<std::vector<SlotPolicy>> ways;  // of all of them; few need a name
@@ -493,7 +501,7 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
     return o;
   };
   record("none", "none");  // gradients are assigned; those that count are added to
-  const Dims dims{decisions.micro_batch, decisions.T};
+  const Dims dims{decisions.micro_batch, decisions.T, decisions.rows_per_window};
   StackOptions options;
   options.below = model.first_backward();
   std::vector<StackOption> all;

@@ -95,10 +95,9 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"attention", plan.attention},
                       {"kernels", choices_json(plan.kernels)}};
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
-  if (d.pairs.any()) {
-    j["pairs_per_window"] = d.pairs.per_window;
-    j["loss_type"] = facts_of(d.pairs.loss.kind).name;
-  }
+  if (d.pairs.any()) j["pairs_per_window"] = d.pairs.per_window;
+  if (d.pairs.cached) j["precompute_ref_log_probs"] = true;
+  if (d.pairs.any() && !d.pairs.reward) j["loss_type"] = facts_of(d.pairs.loss.kind).name;
   return j;
 }
 

@@ -99,6 +99,7 @@ Decisions of_block(const Decisions& d) {
   b.update_in_backward = d.update_in_backward;
   b.offload_optimizer = d.update_in_backward && d.offload_optimizer;
   b.packing_boundaries = d.packing_boundaries;
+  b.rows_per_window = d.rows_per_window;  // of the last block, if it chooses them
   b.packed_weights = d.packed_weights;
   b.ranks = d.ranks;
   b.zero = d.zero;

@@ -118,6 +118,7 @@ const char* program_text(std::string_view name) {
   static constexpr std::pair<std::string_view, const char*> kTexts[] = {
       {"root", "what stays for the whole run"},
       {"load", "weights made ready after they were read or drawn"},
+      {"magnitudes", "norms of the rows that a new adapter scales"},
       {"micro_first", "forward and backward of a step's first micro-batch; writes the gradients"},
       {"micro_next", "the same for the others; adds to the gradients"},
       {"update", "gradient norm, clipping, optimizer"},

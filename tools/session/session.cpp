@@ -18,6 +18,12 @@ Settings settings_for(Settings settings, const Decisions& decisions) {
   return settings;
 }
 
+bool learns_magnitudes(const Model& model) {
+  for (const auto& [layer, adapter] : model.adapters())
+    if (adapter.kind == AdapterKind::dora) return true;
+  return false;
+}
+
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
@@ -28,8 +34,11 @@ bool graphs_for(const Decisions& d) {
 void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
   const PairDecision& d = session.decisions().pairs;
   const int64_t P = batch * d.per_window;
+  if (d.reward)
+    return to.add_rewards(session.head_logits().rows(0, 2 * P),
+                          session.head_targets().rows(0, 2 * P));
   to.add(session.pairs().rows(0, P), session.pair_logps().rows(0, P),
-         d.reference() ? session.pair_reference().rows(0, P) : View(), d.loss);
+         d.has_reference() ? session.pair_reference().rows(0, P) : View(), d.loss);
 }
 
 Session::Session(Place place, const Model& model, const Decisions& decisions,
@@ -62,6 +71,8 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
     root_ = schedule_.add(Name("root"), -1, true);
     if (!model.params().coded().empty()) schedule_.add(Name("code"), root_, false);
     schedule_.add(Name("load"), root_, false);
+    if (decisions.micro_batch > 0 && learns_magnitudes(model))
+      schedule_.add(Name("magnitudes"), root_, false);
     if (decisions.micro_batch > 0) {
       schedule_.add(Name("micro_first"), root_, false);
       schedule_.add(Name("micro_next"), root_, false);
@@ -83,6 +94,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   root_ = schedule_.find("root");
   code_ = schedule_.find("code");
   load_ = schedule_.find("load");
+  magnitudes_ = schedule_.find("magnitudes");
   micro_first_ = schedule_.find("micro_first");
   micro_next_ = schedule_.find("micro_next");
   update_ = schedule_.find("update");
@@ -115,6 +127,7 @@ void Session::open() {
     code(param, k, {});
   }
   load();
+  start_adapters();
   if (micro_first_ >= 0) {
     micro(true);
     micro(false);
@@ -151,6 +164,7 @@ const Program& Session::record_block(const std::function<void(Context&, Runtime&
   if (stores_->updates_in_backward()) stores_->begin(true);
   Runtime rt = runtime(&stores_->gradients(), batch_document_start(used(decisions_.micro_batch)));
   if (!model_.spec().causal) rt.document_end = rt.document_start;  // of the same shape
+  if (head_index_.defined()) rt.head_rows = head_index_.view();
   ctx_.program(schedule_, block_, [&] { run(ctx_, rt); });
   return schedule_.at(block_);
 }
@@ -193,7 +207,7 @@ void Session::make_residents() {
       make_head_batch(B);
     else
       targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
-    if (d.pairs.any()) make_pairs(B);
+    if (d.pairs.any() && !d.pairs.reward) make_pairs(B);
     if (d.packing_boundaries)
       document_start_ =
           ctx_.tensor(Name("batch.document_start"), {B, d.T}, DType::i32, Category::batch);
@@ -236,18 +250,20 @@ void Session::make_head_batch(int64_t B) {
   head_targets_ = ctx_.tensor(Name("batch.head_targets"), classes ? Shape{M} : Shape{M, K},
                               classes ? DType::i32 : DType::f32, Category::batch);
   const bool masked = spec.head == HeadKind::masked_lm;
-  if (decisions_.eval_batch > 0 && (!masked || decisions_.token_logits))
-    head_logits_ =
-        ctx_.tensor(Name("batch.head_logits"),
-                    {decisions_.eval_batch * decisions_.rows_per_window, masked ? spec.Vp() : K},
-                    DType::f32, Category::logits);
+  // Of answers in pairs training says them too.
+  const int64_t windows = decisions_.pairs.reward ? B : decisions_.eval_batch;
+  if (windows > 0 && (!masked || decisions_.token_logits))
+    head_logits_ = ctx_.tensor(Name("batch.head_logits"),
+                               {windows * decisions_.rows_per_window, masked ? spec.Vp() : K},
+                               DType::f32, Category::logits);
 }
 
 void Session::make_pairs(int64_t B) {
   const int64_t P = B * decisions_.pairs.per_window;
   pairs_ = ctx_.tensor(Name("batch.pairs"), {P, kPairColumns}, DType::i32, Category::batch);
-  pair_logps_ = ctx_.tensor(Name("batch.pair_logps"), {P, 2}, DType::f32, Category::batch);
-  if (decisions_.pairs.reference())
+  pair_logps_ = ctx_.tensor(Name("batch.pair_logps"), {P, logp_columns(decisions_.pairs.loss.kind)},
+                            DType::f32, Category::batch);
+  if (decisions_.pairs.has_reference())
     pair_reference_ =
         ctx_.tensor(Name("batch.pair_reference"), {P, 2}, DType::f32, Category::batch);
 }
@@ -301,16 +317,20 @@ void Session::send_batch() {
   send(head_index_, host_.head_index);
   send(head_targets_, host_.head_targets);
   send(pairs_, host_.pairs);
+  if (decisions_.pairs.cached) send(pair_reference_, host_.pair_reference);
 }
 
 void Session::read_pairs() {
+  if (decisions_.pairs.reward && host_.head_logits.defined() && !ctx_.planning())
+    ctx_.read(host_.head_logits.view().data, head_logits_);
   if (!host_.pairs.defined() || ctx_.planning()) return;
   ctx_.read(host_.pair_logps.view().data, pair_logps_);
-  if (host_.pair_reference.defined()) ctx_.read(host_.pair_reference.view().data, pair_reference_);
+  if (host_.pair_reference.defined() && !decisions_.pairs.cached)
+    ctx_.read(host_.pair_reference.view().data, pair_reference_);
 }
 
 void Session::make_generation() {
-  cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
+  cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length, decisions_.prefill);
 }
 
 RestingWeights Session::resting() {
@@ -415,7 +435,10 @@ ModelBatch Session::batch(const Extent& used) const {
   batch.head = {.index = head_index_.view().rows(0, used.windows * R),
                 .targets = head_targets_.view().rows(0, used.windows * R),
                 .logits = head_logits_.view(),
-                .rows_per_window = R};
+                .rows_per_window = R,
+                .reward = decisions_.pairs.reward};
+  if (View& logits = batch.head.logits; decisions_.pairs.reward)
+    logits = logits.rows(0, used.windows * R);
   return batch;
 }
 
@@ -513,7 +536,7 @@ void Session::evaluate() {
     model_.evaluate(ctx_, rt, *eval_pass_, all, head_rows(B, used));
     stores_->done_reading();
   });
-  if (host_.head_logits.defined() && !ctx_.planning())
+  if (host_.head_logits.defined() && !ctx_.planning() && !decisions_.pairs.reward)
     ctx_.read(host_.head_logits.view().data, head_logits_);
   device_ahead_ = true;
   read_pairs();
@@ -548,7 +571,7 @@ void Session::fork() {
   send(sources_, host_.sources);
   ctx_.program(schedule_, fork_program_, [&] {
     for (size_t l = 0; l < cache_.k.size(); ++l)
-      cache_rows_copy(ctx_, cache_.k[l], cache_.v[l], sources_, state_);
+      cache_rows_copy(ctx_, cache_.k[l], cache_.v[l], sources_, state_, cache_.ring(l));
   });
 }
 

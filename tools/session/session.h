@@ -7,6 +7,7 @@
 //   root         weights, master, gradients, optimizer state, StepState, batch
 //   ├ code       a tensor of a frozen weight to the codes that it rests in, if some do
 //   ├ load       fp32 master -> compute weights -> packed copies, after initialisation or reading
+//   ├ magnitudes  norms of the rows of adapted weights, before the first step of a new DoRA
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
 //   ├ update     gradient norm, clipping, optimizer, packed copies, loss scale
@@ -39,14 +40,19 @@
 
 namespace snug {
 
-// What is learned of pairs of sequences, of a causal LM.
+// What is learned of pairs of sequences, of a causal LM or, by one reward of each, of a head that reads
+// rows.
 struct PairDecision {
   int64_t per_window = 0;  // at most; 0: none, every token is learned
   PairLoss loss;
+  std::optional<RewardLoss> reward = {};  // in place of `loss`
+  bool cached = false;  // log probabilities of the reference come from the host, with the pairs
 
   bool any() const { return per_window > 0; }
+  PreferenceForm form() const { return reward ? PreferenceForm::rewards : form_of(loss); }
+  bool has_reference() const { return any() && !reward && facts_of(loss.kind).reference; }
   // Whether micro-steps and evaluation begin with a forward pass without adapters.
-  bool reference() const { return any() && facts_of(loss.kind).reference; }
+  bool reference() const { return has_reference() && !cached; }
   auto operator<=>(const PairDecision&) const = default;
 };
 
@@ -164,15 +170,15 @@ class Session : private CodeSink {
     return document_start_.defined() ? document_start().as<int32_t>() : nullptr;
   }
   // Of a head that reads rows, micro_batch windows of rows_per_window each: where they are in the
-  // micro-batch, i32; their targets, i32 or (rows, K) f32; and, of evaluation, logits (rows, K) f32, of
-  // a masked LM (rows, Vp) with token_logits.
+  // micro-batch, i32; their targets, i32 or (rows, K) f32; and, of evaluation, with pairs.reward of
+  // training too, logits (rows, K) f32, of a masked LM (rows, Vp) with token_logits.
   const View& token_types() const { return of_host(types_, host_.types); }
   const View& head_index() const { return of_host(head_index_, host_.head_index); }
   const View& head_targets() const { return of_host(head_targets_, host_.head_targets); }
   const View& head_logits() const { return of_host(head_logits_, host_.head_logits); }
   // Of pairs, micro_batch windows of pairs.per_window each (layers/ops/pair_loss.h): where they are, i32
-  // (P,5), filled by the host; of the last program their log probabilities, f32 (P,2), and those of the
-  // reference, undefined where the loss has none.
+  // (P,8), filled by the host; of the last program their log probabilities, f32 (P,2) or (P,3), and those
+  // of the reference, undefined where the loss has none; with pairs.cached the host fills them too.
   const View& pairs() const { return of_host(pairs_, host_.pairs); }
   const View& pair_logps() const { return of_host(pair_logps_, host_.pair_logps); }
   const View& pair_reference() const { return of_host(pair_reference_, host_.pair_reference); }
@@ -214,6 +220,9 @@ class Session : private CodeSink {
 
   // Programs.
   void load();  // after the weights were written to resting()
+  // After load() of a training session whose adapters are new: magnitudes become the norms of the rows
+  // that they scale, with which the model is the base (layers/parts/scaled_linear.h).
+  void start_adapters();
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
   void micro(bool first_of_window);
   void update();
@@ -227,6 +236,9 @@ class Session : private CodeSink {
   // seen by later positions only once these are fed, so the end of a chunk may be padding that is
   // fed again.
   void prefill(int64_t row = 0);
+  // Of `written` tokens in the cache, of which the first `same` begin the next text: how many need
+  // not be fed again. All, or 0 where a window has let go of what the next token sees.
+  int64_t reusable(int64_t same, int64_t written) const { return cache_.reusable(same, written); }
   void decode();  // feeds next_token() at state().position: logits() of every row
   void fork();    // copies the cache up to state().position as sources() say
   void save_model(const std::string& path, const SafetensorsLayout& layout);
@@ -295,7 +307,7 @@ class Session : private CodeSink {
   KvCache cache_;
   std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
-  int root_ = -1, code_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
+  int root_ = -1, code_ = -1, load_ = -1, magnitudes_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
       to_kept_ = -1, to_trained_ = -1, eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };

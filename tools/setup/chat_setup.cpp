@@ -67,7 +67,7 @@ ChatRows chat_rows_of(const RunConfig& config, const Tokenizer& tokenizer, const
 void save_chat_files(const RunConfig& config, const std::string& model_folder,
                      const std::optional<Tokenizer>& tokenizer, const std::string& folder) {
   if (!tokenizer) return;
-  const bool chats = config.task == "sft" || config.task == "dpo";
+  const bool chats = config.task == "sft" || config.task == "dpo" || config.task == "reward";
   // A template of the folder may be one that is not known here: it is handed on as it is.
   if (chats || !config.chat_template.empty()) {
     if (const auto chat = chat_template_of(config, *tokenizer))

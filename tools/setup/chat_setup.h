@@ -16,7 +16,7 @@ namespace snug {
 // tokens are those of the tokenizer. None: none of them has one. Throws data on broken ones.
 std::optional<ChatTemplate> chat_template_of(const RunConfig& config, const Tokenizer& tokenizer);
 
-// Of a run with task: sft or dpo. Throws data and usage.
+// Of a run with task: sft, dpo or reward. Throws data and usage.
 ChatRows chat_rows_of(const RunConfig& config, const Tokenizer& tokenizer, const ModelSpec& spec);
 
 // What a model folder has beside weights and tokenizer and a run hands on to the folders it writes:

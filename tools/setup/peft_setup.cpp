@@ -40,6 +40,23 @@ std::vector<int64_t> layers(const RunConfig& config) {
   return list;
 }
 
+// That `peft` says nothing else than the folder of an adapter to go on from.
+void check_method(const RunConfig& config, const PeftConfig& p) {
+  const bool ia3 = p.method == "ia3";
+  if (config.is_set("lora_dropout") && ia3)
+    fail(ErrorCode::usage, fmt::format("no lora_dropout for {}, an adapter of IA3", config.adapter),
+         fmt::format("lora_dropout: {} ({})", config.lora_dropout, config.where("lora_dropout")),
+         "leave lora_dropout out");
+  if (config.peft.empty() || (ia3 ? config.peft == "ia3"
+                                  : config.peft == "lora" || config.peft == "qlora" ||
+                                        (config.peft == "dora" && p.use_dora)))
+    return;
+  const char* const own = ia3 ? "ia3" : p.use_dora ? "dora" : "lora";
+  fail(ErrorCode::usage, fmt::format("peft: {} for {}, or none", own, config.adapter),
+       fmt::format("peft: {} ({})", config.peft, config.where("peft")),
+       fmt::format("peft={}", own));
+}
+
 }  // namespace
 
 std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
@@ -55,22 +72,26 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     std::vector<std::string> notes;
     p = read_adapter_config(config.adapter, &notes);
     for (const std::string& note : notes) tell(stderr, "Note: {}.\n", note);
-    for (const char* key :
-         {"lora_r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora",
-          "init_lora_weights", "bias", "modules_to_save", "layers_to_transform"})
+    for (const char* key : {"lora_r", "lora_alpha", "target_modules", "exclude_modules",
+                            "use_rslora", "use_dora", "feedforward_modules", "init_lora_weights",
+                            "bias", "modules_to_save", "layers_to_transform"})
       if (config.is_set(key))
         fail(
             ErrorCode::usage,
             fmt::format("{} as {} has it: an adapter goes on in its own form", key, config.adapter),
             fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key)),
             fmt::format("leave {} out, or adapter out for a new one", key));
+    check_method(config, p);
     if (config.is_set("lora_dropout")) p.lora_dropout = config.lora_dropout;
-    if (config.task == "dpo" && p.lora_dropout > 0) {
-      tell(stderr, "Note: task: dpo drops nothing out; the lora_dropout {} of {} is left out.\n",
-           p.lora_dropout, config.adapter);
+    if ((config.task == "dpo" || config.task == "reward") && p.lora_dropout > 0) {
+      tell(stderr, "Note: task: {} drops nothing out; the lora_dropout {} of {} is left out.\n",
+           config.task, p.lora_dropout, config.adapter);
       p.lora_dropout = 0;
     }
   } else {
+    p.method = config.peft == "ia3" ? "ia3" : "lora";
+    p.feedforward_modules = config.feedforward_modules;
+    p.feedforward_expression = is_expression("feedforward_modules", p.feedforward_modules);
     p.r = config.lora_r;
     p.lora_alpha = config.lora_alpha;
     p.lora_dropout = config.lora_dropout;
@@ -79,6 +100,7 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     p.target_expression = is_expression("target_modules", p.target_modules);
     p.exclude_expression = is_expression("exclude_modules", p.exclude_modules);
     p.use_rslora = config.use_rslora;
+    p.use_dora = config.use_dora || config.peft == "dora";
     p.init = config.init_lora_weights;
     p.bias = config.bias;
     p.modules_to_save = config.modules_to_save;

@@ -83,14 +83,19 @@ bool gives_token_rows(const RunConfig& config) {
 
 PairDecision pair_decision(const RunConfig& config) {
   PairDecision d;
-  if (config.task != "dpo") return d;
+  if (!learns_pairs(config.task)) return d;
   d.per_window = 1;
+  if (config.task == "reward") {
+    d.reward = RewardLoss{config.center_rewards_coefficient};
+    return d;
+  }
   const std::optional<PairLossKind> kind = find_pair_loss(config.loss_type);
   require(kind.has_value(), "a loss_type that the configuration has checked");
   d.loss = {.kind = *kind,
             .beta = config.beta,
             .label_smoothing = config.label_smoothing,
             .gamma = config.simpo_gamma};
+  d.cached = config.precompute_ref_log_probs && d.has_reference();
   return d;
 }
 
@@ -98,9 +103,9 @@ void check_pair_length(const ModelSpec& spec, int64_t max_length, const RunConfi
   const int64_t most = spec.rope.original_positions / 2;
   if (spec.rope.by_length(max_length) || !spec.rope.by_length(2 * max_length)) return;
   fail(ErrorCode::unsupported,
-       fmt::format("a max_length of at most {} for task: dpo, half of the length from which this "
+       fmt::format("a max_length of at most {} for task: {}, half of the length from which this "
                    "model's longrope scales otherwise",
-                   most),
+                   most, config.task),
        fmt::format("max_length: {} ({})", max_length, config.where("max_length")),
        fmt::format("max_length={}", most));
 }
@@ -147,7 +152,7 @@ struct RowData::Chats {
 RowFile RowData::read(const std::vector<std::string>& given, const char* key,
                       const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
                       RowOptions& options, ModelSpec& spec, const PrepareRoom& room) {
-  const bool labelled = options.labels && classifies(head_);
+  const bool labelled = options.labels && classifies(head_) && !pairs_.any();
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=rows.tsv", key));
@@ -166,13 +171,16 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
                     options.pairs ? options.max_length / 2 : options.max_length, report.first_cut);
   if (report.empty > 0)
     text_ += fmt::format(" ({} {}left out, e.g. {})", report.empty,
-                         options.pairs ? "whose prompt alone fills max_length " : "empty ",
+                         pairs_.reward   ? "longer than max_length "
+                         : options.pairs ? "whose prompt alone fills max_length "
+                                         : "empty ",
                          report.first_empty);
   if (report.unlabelled > 0)
     text_ += fmt::format(" ({} {}, e.g. {})", report.unlabelled,
                          options.chat ? "with nothing to train" : "without a label",
                          report.first_unlabelled);
-  if (chats_->pairs > 0) text_ += fmt::format(", {} of them of answers", chats_->trained);
+  if (chats_->pairs > 0 && !pairs_.reward)
+    text_ += fmt::format(", {} of them of answers", chats_->trained);
   if (chats_->equal > 0)
     notes_.push_back(fmt::format(
         "chosen and rejected are the same in {} of {}, e.g. {}: nothing is to be preferred there",
@@ -217,8 +225,9 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     : folder_("rows"), head_(spec.head), pairs_(pair_decision(config)), T_(T) {
   if (pairs_.any()) check_pair_length(spec, T, config);
   if (pairs_.any()) T_ = 2 * T;
+  padding_ = static_cast<int32_t>(spec.pad_token);
   RowOptions options;
-  options.kind = kind_of(head_);
+  options.kind = pairs_.any() ? RowKind::causal : kind_of(head_);
   if (config.text_column != RunConfig().text_column) options.text_column = config.text_column;
   options.text_pair_column = config.text_pair_column;
   options.label_column = config.label_column;
@@ -228,8 +237,8 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   options.labels = use.labels;
   options.places = !use.labels;
   options.seen = use.seen;
-  if (classifies(head_) && known) options.label_names = spec.labels;
-  if (head_ == HeadKind::sequence_classification)
+  if (classifies(head_) && known && !pairs_.any()) options.label_names = spec.labels;
+  if (head_ == HeadKind::sequence_classification && !pairs_.any())
     options.problem_type = type_of(config, spec, known);
   if (head_ == HeadKind::masked_lm && !use.labels && tokenizer)
     options.marked = masking_of(config, *tokenizer, spec.V).mask_id;
@@ -238,7 +247,10 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   std::optional<PairRows> pairs;
   if (pairs_.any()) {
     if (tokenizer) chat.emplace(chat_rows_of(config, *tokenizer, spec));
-    pairs.emplace(chat ? &*chat : nullptr, T);
+    pairs.emplace(chat ? &*chat : nullptr, T,
+                  pairs_.reward                      ? PairUse::rewards
+                  : facts_of(pairs_.loss.kind).whole ? PairUse::means
+                                                     : PairUse::answers);
     options.pairs = &*pairs;
     options.seen = [&](const RowRecord& record, bool made) {
       if (made) chats.add(record, T_);
@@ -295,9 +307,12 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   // Twice as many rows as fit on the mean: windows are seldom full of short ones alone.
   d.max_rows_per_window = std::clamp<int64_t>(
       static_cast<int64_t>(std::ceil(2.0 * static_cast<double>(T_) / mean_length_)), 1, T_);
-  if (head_ == HeadKind::causal_lm) {
+  d.last_token = spec.causal && head_ != HeadKind::causal_lm;
+  d.padding = padding_;
+  if (head_ == HeadKind::causal_lm || pairs_.any()) {
     d.shift_labels = true;
     d.pairs = pairs_.any();
+    d.whole_chosen = d.pairs && !pairs_.reward && facts_of(pairs_.loss.kind).whole;
     // The head reads all tokens, so that rows that are no pairs take no room of their own.
     if (!d.pairs) d.max_rows_per_window = 0;
     if (d.pairs) pairs_.per_window = d.max_rows_per_window;
@@ -311,6 +326,11 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   rows_per_window_ =
       d.max_targets_per_window > 0 ? d.max_targets_per_window : d.max_rows_per_window;
   if (head_ == HeadKind::causal_lm) rows_per_window_ = 0;
+  if (pairs_.reward) rows_per_window_ = 2 * pairs_.per_window;
+  if (pairs_.reward) {
+    pair_places_.resize(static_cast<size_t>(pairs_.per_window));
+    margins_.resize(pair_places_.size());
+  }
   d.max_eval_rows = config.max_eval_samples;
   if (train) {
     d.eval_fraction = config.eval_fraction;
@@ -365,7 +385,7 @@ std::string RowData::fingerprint() const {
   return fingerprint_text(train_->file().fingerprint());
 }
 
-RowBlock RowData::block(Session& s) const {
+RowBlock RowData::block(Session& s) {
   RowBlock b;
   b.tokens = s.tokens().as<int32_t>();
   b.document_start = s.document_start_or_null();
@@ -373,6 +393,9 @@ RowBlock RowData::block(Session& s) const {
   if (head_ == HeadKind::causal_lm) {
     b.targets = s.targets().as<int32_t>();
     if (pairs_.any()) b.pairs = reinterpret_cast<PairPlace*>(s.pairs().as<int32_t>());
+    if (!reference_.empty()) b.rows = row_numbers_.data();
+  } else if (pairs_.reward) {
+    return b;  // fill_rewards says the rest
   } else if (head_ == HeadKind::sequence_classification) {
     b.first = s.head_index().as<int32_t>();
     if (problem_ == Problem::single_label)
@@ -397,6 +420,38 @@ void ignore_empty(const RowBlock& b, int64_t places, int64_t K) {
 
 }  // namespace
 
+// The head reads the last token of each answer, and a pair that is none says so by its margin. A window at a
+// time, since what says where its pairs are is room for one.
+void RowData::fill_rewards(bool evaluation, int64_t step, int64_t first_window, int64_t count,
+                           const RowBlock& block, Session& s) {
+  const int64_t R = pairs_.per_window;
+  for (int64_t w = 0; w < count; ++w) {
+    const int64_t at = w * block.stride;
+    RowBlock one = block;
+    one.tokens += at;
+    one.document_start += at;
+    one.pairs = pair_places_.data();
+    one.values = margins_.data();
+    show(evaluation, step, first_window + w, 1, one);
+    int32_t* index = s.head_index().as<int32_t>() + 2 * w * R;
+    float* targets = s.head_targets().as<float>() + 2 * w * R;
+    for (int64_t r = 0; r < R; ++r) {
+      const PairPlace& p = pair_places_[static_cast<size_t>(r)];
+      const bool none = p.chosen < 0;
+      const int32_t bounds[] = {p.chosen, p.rejected, p.end};
+      for (int64_t side = 0; side < 2; ++side) {
+        const int32_t begin = bounds[side];
+        index[2 * r + side] =
+            none ? -1
+                 : static_cast<int32_t>(
+                       at + begin +
+                       last_token_of(one.tokens + begin, bounds[side + 1] - begin, padding_));
+        targets[2 * r + side] = none ? std::nanf("") : margins_[static_cast<size_t>(r)];
+      }
+    }
+  }
+}
+
 Session::Extent RowData::extent(int64_t step, int64_t first_window, const Session& s) {
   const RowExtent e = train_->extent(step, first_window, s.decisions().micro_batch);
   return s.fit(false, e.windows, e.tokens);
@@ -416,7 +471,9 @@ void RowData::fill(int64_t step, int64_t first_window, Session& s) {
   const Session::Extent e = extent(step, first_window, s);
   s.use(e);
   b.stride = e.tokens;
+  if (pairs_.reward) return fill_rewards(false, step, first_window, B, b, s);
   train_->fill(step, first_window, B, b);
+  place_reference(false, B, s);
   ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
 }
 
@@ -424,7 +481,9 @@ void RowData::fill_eval(int64_t e, int64_t first_window, Session& s) {
   RowBlock b = block(s);
   const int64_t B = s.decisions().eval_batch;
   b.stride = use_for_eval(e, first_window, s);
+  if (pairs_.reward) return fill_rewards(true, e, first_window, B, b, s);
   evaluated().fill_eval(e, first_window, B, b);
+  place_reference(true, B, s);
   ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
 }
 

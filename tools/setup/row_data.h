@@ -1,5 +1,5 @@
 // The rows of a run: what encoders are trained and evaluated on, and causal models where the data is
-// conversations (task: sft), pairs (task: dpo) or tokens already (engine/data/row_*).
+// conversations (task: sft), pairs (task: dpo, reward) or tokens already (engine/data/row_*).
 // They are read before the model is made, since their labels say how many outputs it has.
 #pragma once
 
@@ -63,6 +63,13 @@ class RowData {
   // Throws data if no step of the first `steps` (0: of an epoch) has a target.
   void check_trained(int64_t steps);
 
+  // Of pairs whose reference is cached, (rows, 2) log probabilities of each file of rows: what the session's
+  // evaluation says of all, which it then has with every pair that is filled in. Takes all memory that fills
+  // need.
+  std::vector<int64_t> reference_rows();
+  std::vector<std::vector<float>> compute_reference(Session& session);
+  void set_reference(std::vector<std::vector<float>> of_files, const Session& session);
+
   // Of evaluation step e, rows [e G, (e + 1) G).
   int64_t eval_steps() { return evaluated().eval_steps(); }
   int64_t eval_windows(int64_t e) { return evaluated().eval_windows(e); }
@@ -88,7 +95,10 @@ class RowData {
   int64_t most_windows();
   int64_t use_for_eval(int64_t e, int64_t first_window, Session& session);
   void check_evaluated(const RunConfig& config, const char* key);
-  RowBlock block(Session& session) const;
+  RowBlock block(Session& session);
+  void place_reference(bool evaluation, int64_t count, Session& session) const;
+  void fill_rewards(bool evaluation, int64_t step, int64_t first_window, int64_t count,
+                    const RowBlock& block, Session& session);
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
                const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec,
                const PrepareRoom& room);
@@ -101,10 +111,14 @@ class RowData {
   std::vector<std::string> notes_;
   std::string text_;
   PairDecision pairs_;
+  int32_t padding_ = -1;
+  std::vector<PairPlace> pair_places_;  // (R), of rewards, with their margins
+  std::vector<float> margins_;
   int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;
   double mean_length_ = 0;
   std::vector<Place> places_;
-  std::vector<int64_t> row_numbers_;       // (B,R) of fill_places
+  std::vector<std::vector<float>> reference_;
+  std::vector<int64_t> row_numbers_;       // (B,R) of fill_places, and of pairs with a reference
   std::vector<int32_t> first_, place_of_;  // (B,R), (B,M)
 };
 
@@ -113,7 +127,11 @@ class RowData {
 // cannot be read is none.
 bool gives_token_rows(const RunConfig& config);
 
-// Of task: dpo; per_window as if each window had one.
+// Whether the data is pairs of answers, and a word of the command's for the task.
+inline bool learns_pairs(std::string_view task) {
+  return task == "dpo" || task == "reward";
+}
+// Of task: dpo and reward; per_window as if each window had one.
 PairDecision pair_decision(const RunConfig& config);
 // A window has both answers of a pair, so it may be of the lengths that longrope scales otherwise where
 // neither of them is. Throws unsupported.

@@ -196,7 +196,27 @@ void follow_target(RunConfig& config, const Target& target) {
 int64_t default_rows(const RunConfig& config, const ModelSpec& spec, int64_t T) {
   if (spec.head == HeadKind::causal_lm) return 0;
   if (spec.head == HeadKind::masked_lm) return masked_rows(T, config.mlm_probability);
+  if (config.task == "reward") return 2;
   return spec.head == HeadKind::token_classification ? T : 1;
+}
+
+// The spec of a model whose head gives one number of a text, its reward. A new head takes the tokenizer's
+// padding for what is behind a text, as TRL does: of several tokens at the end the last that is none is read.
+void make_rewarding(ModelSpec& spec, HeadKind of_folder, const std::optional<Tokenizer>& tokenizer,
+                    const RunConfig& config) {
+  if (spec.encoder())
+    fail(ErrorCode::unsupported, "a causal model for task: reward",
+         fmt::format("type {} ({})", spec.family, config.where("model")),
+         "a chat model of one of the other families");
+  if (of_folder == HeadKind::sequence_classification && spec.label_count() != 1)
+    fail(ErrorCode::usage, "a model of one label for task: reward, the reward",
+         fmt::format("{} in {}", spec.label_count(), config.model),
+         "the model that this head was trained on, which gets a new one");
+  if (of_folder != HeadKind::sequence_classification) {
+    spec.labels = {"LABEL_0"};
+    if (tokenizer && tokenizer->pad_id()) spec.pad_token = *tokenizer->pad_id();
+  }
+  spec.problem = Problem::regression;
 }
 
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
@@ -264,14 +284,15 @@ RunSetup make_setup(RunConfig config, bool looks) {
          "model=FOLDER, or init=scratch");
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
-  const bool chats = config.task == "sft" || config.task == "dpo";
+  const bool chats = config.task == "sft" || learns_pairs(config.task);
   if (config.task != "auto")
     set_head(spec, parse_head(config.task),
              chats ? fmt::format("which task: {} is, {}", config.task, config.where("task"))
                    : config.where("task"));
-  if (config.task == "dpo")
+  if (config.task == "reward") make_rewarding(spec, of_folder, s.tokenizer, config);
+  if (learns_pairs(config.task))
     spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = 0;
-  const bool token_rows = !spec.encoder() && (chats || gives_token_rows(config));
+  const bool token_rows = chats || (spec.head == HeadKind::causal_lm && gives_token_rows(config));
   for (const std::string& note : check_task_keys(config, spec, token_rows, looks))
     tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
@@ -283,7 +304,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   }
   s.sizes = resolve_sizes(config, spec.P);
   const bool given = !(config.train_data.empty() && config.eval_data.empty());
-  const bool rows = spec.encoder() || token_rows;
+  const bool rows = spec.head != HeadKind::causal_lm || token_rows;
   if (rows && given) {
     // The names of labels are the folder's if its head has that task.
     const bool known = !source.folder.empty() && of_folder == spec.head;
@@ -366,7 +387,8 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
   r.micro_batch = s.sizes.micro_batch_size;
-  r.evaluate = config.eval_fraction > 0 || !config.eval_data.empty();
+  // A reference is what an evaluation says before the first step.
+  r.evaluate = config.eval_fraction > 0 || !config.eval_data.empty() || r.pairs.cached;
   r.eval_batch = config.per_device_eval_batch_size;
   r.head_rows = config.head_rows;
   r.keys = {.global_size = config.global_batch_size,

@@ -15,10 +15,11 @@
 namespace snug {
 namespace {
 
-// Of task: dpo. The reference of a loss that has one is the model without its adapters, so that nothing
-// else of it may be trained.
+// Of task: dpo and reward. The reference of a loss that has one is the model without its adapters, so that
+// nothing else of it may be trained.
 void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints) {
-  const PairLossFacts& loss = facts_of(pair_decision(config).loss.kind);
+  const PairDecision decision = pair_decision(config);
+  const PairLossFacts& loss = facts_of(decision.loss.kind);
   const auto said = [&](const char* key) {
     return fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key));
   };
@@ -26,6 +27,14 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
                           const std::string& advice) {
     complaints.add(ErrorCode::usage, expected, found, advice);
   };
+  if (config.ranks > 1)
+    refuse(fmt::format("one rank for task: {}", config.task), said("ranks"), "leave ranks out");
+  if (decision.reward) {
+    if (config.lora_dropout > 0)
+      refuse("no dropout with task: reward, as TRL has it", said("lora_dropout"),
+             "leave lora_dropout out");
+    return;
+  }
   if (!loss.smoothing && config.label_smoothing > 0)
     refuse("label_smoothing only with loss_type: sigmoid or simpo",
            fmt::format("{}, and {}", said("label_smoothing"), said("loss_type")),
@@ -38,15 +47,19 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
     refuse(
         "no dropout with task: dpo, whose reference and model are to differ in their weights alone",
         said("lora_dropout"), "leave lora_dropout out");
-  if (config.ranks > 1) refuse("one rank for task: dpo", said("ranks"), "leave ranks out");
-  if (!loss.reference) return;
+  if (!loss.reference && config.precompute_ref_log_probs)
+    refuse("precompute_ref_log_probs only with a loss_type that has a reference",
+           fmt::format("{}, and {}", said("precompute_ref_log_probs"), said("loss_type")),
+           "leave precompute_ref_log_probs out");
+  if (!loss.reference || config.precompute_ref_log_probs) return;
   const std::string why =
       fmt::format("loss_type: {}, whose reference is the model without its adapters", loss.name);
   if (!config.adapter.empty())
     refuse("a new adapter for " + why, said("adapter"),
-           "snug merge it into the model first, or loss_type=simpo");
+           "snug merge it into the model first, or precompute_ref_log_probs=true");
   else if (config.peft.empty() && !looks)
-    refuse("peft: lora or qlora for " + why, "peft: null", "peft=lora, or loss_type=simpo");
+    refuse("peft: lora or qlora for " + why, "peft: null",
+           "peft=lora, or precompute_ref_log_probs=true for a whole model");
   if (config.bias != "none") refuse("bias: none for " + why, said("bias"), "leave bias out");
   if (!config.modules_to_save.empty())
     refuse("no modules_to_save for " + why, said("modules_to_save"), "leave modules_to_save out");
@@ -57,19 +70,19 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
 std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec,
                                          bool token_rows, bool looks) {
   const HeadKind head = spec.head;
-  const bool sequences = head == HeadKind::sequence_classification, causal = !spec.encoder(),
-             masked = head == HeadKind::masked_lm;
+  const bool pairs = learns_pairs(config.task), chats = config.task == "sft" || pairs;
+  const bool sequences = head == HeadKind::sequence_classification && !pairs,
+             causal = head == HeadKind::causal_lm, masked = head == HeadKind::masked_lm;
   Complaints complaints;
   // A value that asks for nothing may stand in a configuration that was resolved for another task.
   const auto only_with = [&](bool good, const char* what, std::initializer_list<const char*> keys) {
     for (const char* key : keys)
       if (!good && !is_idle(config, *find_key(key)))
-        complaints.add(ErrorCode::usage, fmt::format("{} only with {}", key, what),
-                       fmt::format("{}: {} ({}), and the task is {}", key,
-                                   print_value(config, *find_key(key)), config.where(key),
-                                   config.task == "sft" || config.task == "dpo" ? config.task
-                                                                                : to_string(head)),
-                       fmt::format("leave {} out", key));
+        complaints.add(
+            ErrorCode::usage, fmt::format("{} only with {}", key, what),
+            fmt::format("{}: {} ({}), and the task is {}", key, print_value(config, *find_key(key)),
+                        config.where(key), chats ? config.task : to_string(head)),
+            fmt::format("leave {} out", key));
   };
   only_with(sequences, "task: sequence_classification", {"problem_type", "text_pair_column"});
   only_with(sequences || head == HeadKind::token_classification,
@@ -78,9 +91,10 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
   only_with(causal, "task: causal_lm, which writes texts", {"sample_prompt"});
   only_with(causal || config.token_cache == "none", "task: causal_lm: rows are read anew each time",
             {"token_cache"});
-  const bool pairs = config.task == "dpo", chats = config.task == "sft" || pairs;
-  only_with(chats, "task: sft or dpo", {"chat_template"});
-  only_with(pairs, "task: dpo", {"loss_type", "beta", "label_smoothing", "simpo_gamma"});
+  only_with(chats, "task: sft, dpo or reward", {"chat_template"});
+  only_with(config.task == "dpo", "task: dpo",
+            {"loss_type", "beta", "label_smoothing", "simpo_gamma", "precompute_ref_log_probs"});
+  only_with(config.task == "reward", "task: reward", {"center_rewards_coefficient"});
   if (pairs) check_pair_keys(config, looks, complaints);
   for (const char* key : {"token_cache", "quoting", "text_column"})
     if (token_rows && (chats || std::string_view(key) != "text_column"))
@@ -105,22 +119,24 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
                             : "rows of tokens"));
   if (pairs && !looks && !config.is_set("learning_rate"))
     notes.push_back(fmt::format(
-        "learning_rate: {} is made for training from scratch; preferences are usually learned with "
-        "5e-6 to 5e-5, whole models with 1e-6",
-        config.learning_rate));
+        "learning_rate: {} is made for training from scratch; {}", config.learning_rate,
+        config.task == "reward" ? "rewards are usually learned with 1e-5, beside a model with 1e-4"
+                                : "preferences are usually learned with 5e-6 to 5e-5, whole models "
+                                  "with 1e-6"));
   return notes;
 }
 
 void check_metric(const RunConfig& config, const ModelSpec& spec) {
   std::vector<std::string> known = {"eval_loss"};
-  const bool pairs = config.task == "dpo";
+  const bool pairs = learns_pairs(config.task);
   if (!has_metrics(spec.head) && !pairs) known.emplace_back("eval_perplexity");
-  for (const std::string_view name : pairs ? preference_names() : metric_names(spec))
+  for (const std::string_view name :
+       pairs ? preference_names(pair_decision(config).form()) : metric_names(spec))
     known.push_back(fmt::format("eval_{}", name));
   const std::string& given = config.metric_for_best_model;
   if (std::find(known.begin(), known.end(), given) != known.end()) return;
-  std::string task = pairs ? "dpo" : to_string(spec.head);
-  if (spec.head == HeadKind::sequence_classification)
+  std::string task = pairs ? config.task : to_string(spec.head);
+  if (spec.head == HeadKind::sequence_classification && !pairs)
     task += fmt::format(" of {}", spec.problem == Problem::regression    ? "values"
                                   : spec.problem == Problem::multi_label ? "several labels"
                                                                          : "one label");

@@ -20,7 +20,7 @@ std::string TrainRun::best_by() const {
 
 bool TrainRun::greater_is_better() const {
   const std::string& given = config().greater_is_better;
-  return given == "auto" ? best_by() != "eval_loss" : given == "true";
+  return given == "auto" ? !best_by().ends_with("loss") : given == "true";
 }
 
 bool TrainRun::better(double a, double b) const {

@@ -145,8 +145,10 @@ namespace {
 
 // Of pairs what tells whether they are learned.
 std::string preference_words(const MetricList& metrics) {
-  return fmt::format("accuracy {:.3f}  margin {:.4f}", metrics.at("rewards/accuracies"),
-                     metrics.at("rewards/margins"));
+  const bool rewards = metrics.begin()->name == "accuracy";
+  return fmt::format("accuracy {:.3f}  margin {:.4f}",
+                     metrics.at(rewards ? "accuracy" : "rewards/accuracies"),
+                     metrics.at(rewards ? "margin" : "rewards/margins"));
 }
 
 }  // namespace

@@ -311,7 +311,7 @@ ComparedRun read_compared_run(const std::string& folder) {
         !by.empty() && by != "eval_perplexity" && by != "auto" && by != "null")
       run.best_by = by;
     const std::string said = value("greater_is_better");
-    greater = said == "true" || (said != "false" && run.best_by != "eval_loss");
+    greater = said == "true" || (said != "false" && !run.best_by.ends_with("loss"));
   });
   read_part(folder + "/plan.json", run,
             [&](const std::string& path) { run.model_text = text_of(object_of(path), "model"); });

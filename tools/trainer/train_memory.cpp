@@ -73,6 +73,7 @@ void TrainRun::reserve() {
                         setup_.base))
         tell(stdout, "Warning: {}\n", warning);
     session_->load();
+    if (config().adapter.empty()) session_->start_adapters();
   } else {
     init_parameters(session_->context(), setup_.model->params(), session_->resting(),
                     static_cast<uint64_t>(config().seed));

@@ -72,6 +72,8 @@ class TrainRun {
   void tell_untrained() const;
   void prepare();
   void start_log();
+  // Of pairs whose reference is cached: computed, or of a run that goes on read.
+  void learn_reference();
   void micro_steps();
   void micro_steps_of_rows(int64_t step);
   double tokens_of(int64_t samples) const;

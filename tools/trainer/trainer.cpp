@@ -253,7 +253,7 @@ void TrainRun::log_step(double step_seconds) {
   m.total_steps = total_;
   m.loss = at_.window_tokens > 0 ? at_.window_loss / static_cast<double>(at_.window_tokens)
                                  : std::numeric_limits<double>::quiet_NaN();
-  m.metrics = at_.window_pairs.means();
+  m.metrics = at_.window_pairs.means(plan_.decisions.pairs.form());
   m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
   if (session_->optimizer().keeps_others() && config().warmup_steps > 0)  // its warm-up is its own
     m.learning_rate *= std::min(1.0, static_cast<double>(at_.updates) / config().warmup_steps);
@@ -406,6 +406,7 @@ int TrainRun::run() {
   }
   clock_.lap("files");
   start_log();
+  learn_reference();
   allocation_watch::start();
   try {
     return steps();

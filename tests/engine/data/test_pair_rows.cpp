@@ -17,9 +17,9 @@ using Ids = std::vector<int32_t>;
 
 class PairRowsTest : public testing::Test {
  protected:
-  RowReport read(const std::string& text, int64_t max_length) {
+  RowReport read(const std::string& text, int64_t max_length, PairUse use = PairUse::answers) {
     write_atomic(folder_ / "pairs.jsonl", text);
-    const PairRows pairs(nullptr, max_length);
+    const PairRows pairs(nullptr, max_length, use);
     RowOptions o;
     o.kind = RowKind::causal;
     o.pairs = &pairs;
@@ -28,14 +28,15 @@ class PairRowsTest : public testing::Test {
     o.seen = [&](const RowRecord& record, bool) { equal_ += record.equal; };
     return write_rows({{folder_ / "pairs.jsonl", true}}, nullptr, o, folder_ / "rows");
   }
-  RowDataset dataset(int64_t T, int64_t rows) {
+  RowDataset dataset(int64_t T, int64_t rows, bool whole = false) {
     return {RowFile(folder_ / "rows"),
             {.T = T,
              .global_batch = rows,
              .max_rows_per_window = 3,
              .shuffle = false,
              .shift_labels = true,
-             .pairs = true}};
+             .pairs = true,
+             .whole_chosen = whole}};
   }
   TempFolder folder_;
   int equal_ = 0;
@@ -71,6 +72,99 @@ TEST_F(PairRowsTest, BothAnswersLieSideBySide) {
   EXPECT_TRUE(is(pairs[0], 0, 4, 7, 2, 1));
   EXPECT_TRUE(is(pairs[1], 7, 9, 11, 2, 2));
   EXPECT_TRUE(is(pairs[2], -1, -1, -1, -1, -1));
+}
+
+// The prompt of the chosen answer is learned too, and each window knows what its step has.
+TEST_F(PairRowsTest, AChosenSequenceIsLearnedWhole) {
+  read(
+      "{\"prompt_ids\": [1, 2], \"chosen_ids\": [3, 4], \"rejected_ids\": [5]}\n"
+      "{\"prompt_ids\": [], \"chosen_ids\": [6, 7], \"rejected_ids\": [8, 9]}\n"
+      "{\"prompt_ids\": [1], \"chosen_ids\": [2], \"rejected_ids\": [3, 4, 5]}\n",
+      7, PairUse::means);
+  RowDataset d = dataset(14, 3, true);
+  ASSERT_EQ(d.windows(0), 2);
+  EXPECT_EQ(d.trained(0), 3);
+  Ids targets(28);
+  std::vector<PairPlace> pairs(6);
+  d.fill(0, 0, 2, {.targets = targets.data(), .pairs = pairs.data()});
+  const int32_t n = -100;
+  int seen = 0;
+  for (const PairPlace& p : pairs) {
+    if (p.chosen < 0) {
+      EXPECT_EQ(p.answer, -1);
+      continue;
+    }
+    ++seen;
+    EXPECT_EQ(p.step_targets, 3 + 1 + 1);
+    EXPECT_EQ(p.step_pairs, 3);
+    const Ids of(targets.begin() + p.chosen, targets.begin() + p.end);
+    if (p.rejected - p.chosen == 4) {
+      EXPECT_EQ(of, (Ids{2, 3, 4, n, n, 5, n}));
+      EXPECT_EQ(p.answer, p.chosen + 1);
+      EXPECT_EQ(p.chosen_tokens, 2);
+      EXPECT_EQ(p.rejected_tokens, 1);
+    } else if (p.end - p.rejected == 2) {
+      // A first token without one before it is of no mean.
+      EXPECT_EQ(of, (Ids{7, n, 9, n}));
+      EXPECT_EQ(p.answer, p.chosen);
+      EXPECT_EQ(p.chosen_tokens, 1);
+      EXPECT_EQ(p.rejected_tokens, 1);
+    } else {
+      EXPECT_EQ(of, (Ids{2, n, 3, 4, 5, n}));
+      EXPECT_EQ(p.answer, p.chosen);
+      EXPECT_EQ(p.chosen_tokens, 1);
+      EXPECT_EQ(p.rejected_tokens, 3);
+    }
+  }
+  EXPECT_EQ(seen, 3);
+  // A step of fewer pairs has fewer of both.
+  RowDataset each = dataset(14, 1, true);
+  each.fill(1, 0, 1, {.pairs = pairs.data()});
+  EXPECT_EQ(pairs[0].step_targets, 1);
+  EXPECT_EQ(pairs[0].step_pairs, 1);
+}
+
+// Of rewards nothing is a prompt, nothing is cut, and a pair may have a margin.
+TEST_F(PairRowsTest, RewardedPairsAreWholeOrLeftOut) {
+  const RowReport report = read(
+      "{\"prompt_ids\": [1, 2], \"chosen_ids\": [3, 4], \"rejected_ids\": [5], \"margin\": 0.5}\n"
+      "{\"chosen_ids\": [6, 7], \"rejected_ids\": [8]}\n"
+      "{\"chosen_ids\": [6, 7], \"rejected_ids\": [1, 2, 3, 4, 5]}\n",
+      4, PairUse::rewards);
+  EXPECT_EQ(report.rows, 2);
+  EXPECT_EQ(report.cut, 0);
+  EXPECT_EQ(report.empty, 1);
+  RowDataset d = dataset(14, 2);
+  ASSERT_EQ(d.windows(0), 1);
+  EXPECT_EQ(d.trained(0), 2);
+  Ids tokens(14), first(3);
+  std::vector<float> margins(3);
+  std::vector<PairPlace> pairs(3);
+  d.fill(0, 0, 1,
+         {.tokens = tokens.data(),
+          .first = first.data(),
+          .values = margins.data(),
+          .pairs = pairs.data()});
+  EXPECT_EQ(tokens, (Ids{1, 2, 3, 4, 1, 2, 5, 6, 7, 8, 0, 0, 0, 0}));
+  EXPECT_EQ(margins, (std::vector<float>{0.5f, 0, 0}));
+  EXPECT_EQ(pairs[0].rejected, 4);
+  EXPECT_EQ(pairs[0].end, 7);
+  EXPECT_EQ(pairs[1].rejected, 9);
+  EXPECT_EQ(pairs[2].chosen, -1);
+  EXPECT_ERROR(read("{\"chosen_ids\": [1], \"rejected_ids\": [2], \"margin\": \"x\"}\n", 4,
+                    PairUse::rewards),
+               ErrorCode::data, "\"margin\" as a number", "pairs.jsonl:1: \"x\"", "");
+  EXPECT_ERROR(read("{\"chosen_ids\": [1, 2, 3], \"rejected_ids\": [2]}\n", 2, PairUse::rewards),
+               ErrorCode::data, "a pair of which no answer with its prompt is longer", "1 without",
+               "raise max_length");
+}
+
+// The last token of a row that is no padding, or its first.
+TEST(LastToken, IsNotPadding) {
+  const Ids row{7, 0, 5, 0, 0};
+  EXPECT_EQ(last_token_of(row.data(), 5, 0), 2);
+  EXPECT_EQ(last_token_of(row.data(), 5, -1), 4);
+  EXPECT_EQ(last_token_of(row.data() + 3, 2, 0), 0);
 }
 
 // What is behind the rows has no position beyond those of an answer.
@@ -116,6 +210,11 @@ TEST_F(PairRowsTest, WhatIsNoPairIsRefused) {
           "array beside string");
   refused("{\"chosen\": \"a\", \"rejected\": \"\"}", "an answer in chosen and in rejected",
           "rejected is empty");
+  const std::string lone = "{\"prompt_ids\": [], \"chosen_ids\": [2, 3], \"rejected_ids\": [3]}\n";
+  EXPECT_EQ(read(lone, 8).rows, 1);
+  EXPECT_ERROR(read(lone, 8, PairUse::means), ErrorCode::data,
+               "a token before the last of every answer",
+               "pairs.jsonl:1: rejected is one token without a prompt", "give the pair a prompt");
   EXPECT_ERROR(read("{\"chosen\": \"a\", \"rejected\": \"b\"}\n", 8), ErrorCode::usage,
                "a tokenizer for pairs of texts or messages", "none", "tokenizer=tok.json");
 }

@@ -105,7 +105,11 @@ class PeftRun {
           },
           peft);
     }
-    if (!o.fresh && !peft.adapters.empty()) load(g.folder.path());
+    if (peft.adapters.empty()) return;
+    if (o.fresh)
+      session().start_adapters();
+    else
+      load(g.folder.path());
   }
   std::vector<std::string> load(const std::string& folder) {
     auto warnings = load_adapter(session().context(), model(), folder, session().resting(), "");

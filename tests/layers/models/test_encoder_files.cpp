@@ -255,7 +255,7 @@ TEST(EncoderConfigs, Mistakes) {
           ErrorCode::usage);
   ModelSpec gpt = resolve_model("gpt2", "").spec, bert = resolve_model("bert-tiny", "").spec;
   test::expect_error(ErrorCode::unsupported,
-                     {"a task that a model of type gpt2 has: causal_lm",
+                     {"a task that a model of type gpt2 has: causal_lm or sequence_classification",
                       "task: masked_lm (command line)", "task=auto, or model=bert-base"},
                      [&] { set_head(gpt, HeadKind::masked_lm, "command line"); });
   test::expect_error(ErrorCode::unsupported,

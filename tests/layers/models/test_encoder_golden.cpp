@@ -1,5 +1,6 @@
 // BERT, RoBERTa and DistilBERT with their heads against Hugging Face transformers in float64, each
 // row computed alone there: loss, every gradient, ten AdamW steps, in several packings.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/core/rng.h"
@@ -31,6 +32,29 @@ TEST_P(EncoderGoldens, LossAndEveryGradientMatchFloat64) {
       for (int i = 0; i < run.model.params().size(); ++i)
         EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view() << packing.T;
     }
+}
+
+// Behind its attention the last block computes what the head reads: the rows that are classified or
+// masked. Those of a classification of tokens are all.
+TEST_P(EncoderGoldens, TheLastBlockEndsWithTheRowsOfTheHead) {
+  const EncoderGolden g(GetParam());
+  const Packing packing = packings(g)[1];
+  const EncoderRun run(g, "fp32", "none", packing);
+  const auto rows = [&](const std::string& slot, int64_t width) {
+    int64_t bytes = 0;
+    for (const TensorRecord& t : run.schedule.at(run.schedule.find("micro_first")).tensors)
+      if (t.name.view() == slot && bytes == 0) bytes = t.bytes;
+    EXPECT_EQ(bytes % (width * 4), 0) << slot;
+    return bytes / (width * 4);
+  };
+  const std::string last = fmt::format("h.{}.", g.spec.L - 1);
+  const int64_t all = packing.micro * packing.T;
+  const int64_t read = run.session->head_index().shape[0];
+  const bool some = g.spec.head != HeadKind::token_classification;
+  if (g.spec.L > 1) EXPECT_EQ(rows("h.0.fc", g.spec.F), all);
+  EXPECT_EQ(rows(last + "norm1", g.spec.C), all);
+  EXPECT_EQ(rows(last + "fc", g.spec.F), some ? read : all);
+  EXPECT_EQ(rows(last + "out", g.spec.C), some ? read : all);
 }
 
 TEST_P(EncoderGoldens, EvaluationHasTheLossAndTheLogits) {

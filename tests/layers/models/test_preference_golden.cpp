@@ -26,9 +26,12 @@ struct PreferenceGolden {
         file(path),
         base(file.metadata().at("base")),
         losses(parse_json(file.metadata().at("losses"), path)) {
-    write_atomic(folder / kAdapterConfig, file.metadata().at("adapter_config"));
-    write_atomic(folder / kAdapterWeights, read_file(path));
-    peft = resolve_peft(base.spec, read_adapter_config(folder.path()));
+    if (const auto adapter = file.metadata().find("adapter_config");
+        adapter != file.metadata().end()) {
+      write_atomic(folder / kAdapterConfig, adapter->second);
+      write_atomic(folder / kAdapterWeights, read_file(path));
+      peft = resolve_peft(base.spec, read_adapter_config(folder.path()));
+    }
     const std::vector<int64_t> lengths = integers("lengths"), ids = integers("input_ids"),
                                completion = integers("completion");
     size_t at = 0;
@@ -50,6 +53,8 @@ struct PreferenceGolden {
     }
   };
   int64_t pairs() const { return static_cast<int64_t>(sequences.size()) / 2; }
+  // Trained whole, beside a reference that is it as it was.
+  bool whole() const { return peft.adapters.empty(); }
   // The chosen ones first, then the rejected.
   const Sequence& sequence(int64_t pair, int side) const {
     return sequences[static_cast<size_t>(pair + side * pairs())];
@@ -106,7 +111,7 @@ class PreferenceRun {
     d.max_grad_norm = g.base.adamw.at("clip_norm");
     d.packing_boundaries = true;
     d.offload_params = d.offload_optimizer = o.streamed;
-    d.pairs = {.per_window = o.per_window, .loss = g.loss(key)};
+    d.pairs = {.per_window = o.per_window, .loss = g.loss(key), .cached = g.whole()};
     Settings settings;
     settings.threads = o.threads;
     settings.target = o.place;
@@ -119,10 +124,22 @@ class PreferenceRun {
         std::make_unique<Session>(o.place, model_, d, g.base.optimizer(), settings, &schedule_);
     session_->open();
     load_weights(session_->context(), model_, g.base.path, session_->resting());
-    if (!o.fresh)
+    if (!o.fresh && !g.whole())
       load_adapter(session_->context(), model_, g.folder.path(), session_->resting(), "");
     session_->load();
     pack(o.per_window);
+    reference_.assign(static_cast<size_t>(2 * g.pairs()), 0.0f);
+    if (!g.whole()) return;
+    std::vector<float> found = reference_;
+    run([&](int64_t first) {
+      session_->evaluate();
+      for (int64_t w = 0; w < d.micro_batch && first + w < std::ssize(windows_); ++w)
+        for (size_t k = 0; k < windows_[static_cast<size_t>(first + w)].size(); ++k)
+          std::copy_n(
+              session_->pair_logps().as<float>() + 2 * (w * o.per_window + static_cast<int64_t>(k)),
+              2, found.begin() + 2 * windows_[static_cast<size_t>(first + w)][k]);
+    });
+    reference_ = found;
   }
   Session& session() { return *session_; }
   const Model& model() const { return model_; }
@@ -194,11 +211,16 @@ class PreferenceRun {
   }
   void fill(int64_t w, const std::vector<int64_t>& pairs) {
     Session& s = *session_;
-    const int64_t R = s.decisions().pairs.per_window;
+    const PairDecision& decision = s.decisions().pairs;
+    const int64_t R = decision.per_window;
+    const bool whole = facts_of(decision.loss.kind).whole;
+    int64_t step_targets = 0;
+    for (int64_t p = 0; p < golden_.pairs(); ++p) step_targets += golden_.sequence(p, 0).size() - 1;
     int32_t* tokens = s.tokens().as<int32_t>() + w * kT;
     int32_t* targets = s.targets().as<int32_t>() + w * kT;
     int32_t* starts = s.document_start().as<int32_t>() + w * kT;
     int32_t* places = s.pairs().as<int32_t>() + w * R * kPairColumns;
+    float* reference = golden_.whole() ? s.pair_reference().as<float>() + 2 * w * R : nullptr;
     std::fill_n(tokens, kT, 0);
     std::fill_n(targets, kT, -100);
     std::fill_n(places, R * kPairColumns, -1);
@@ -211,7 +233,8 @@ class PreferenceRun {
           const auto k = static_cast<size_t>(i);
           tokens[at + i] = sequence.ids[k];
           starts[at + i] = static_cast<int32_t>(at);
-          if (i > 0 && sequence.answer[k]) targets[at + i - 1] = sequence.ids[k];
+          if (i > 0 && (sequence.answer[k] || (whole && side == 0)))
+            targets[at + i - 1] = sequence.ids[k];
         }
         at += sequence.size();
         begins[side + 1] = at;
@@ -219,6 +242,12 @@ class PreferenceRun {
       for (const int64_t begin : begins) *places++ = static_cast<int32_t>(w * kT + begin);
       *places++ = golden_.sequence(p, 0).counted();
       *places++ = golden_.sequence(p, 1).counted();
+      *places++ = static_cast<int32_t>(
+          w * kT + (whole ? begins[1] - 1 - golden_.sequence(p, 0).counted() : begins[0]));
+      *places++ = static_cast<int32_t>(whole ? step_targets : 0);
+      *places++ = static_cast<int32_t>(whole ? golden_.pairs() : 0);
+      if (golden_.whole()) std::copy_n(reference_.begin() + 2 * p, 2, reference);
+      reference += 2;
     }
     for (; at < kT; at += kT / 2)
       std::fill_n(starts + at, std::min(kT / 2, kT - at), static_cast<int32_t>(at));
@@ -229,6 +258,7 @@ class PreferenceRun {
   Schedule schedule_;
   std::unique_ptr<Session> session_;
   std::vector<std::vector<int64_t>> windows_;
+  std::vector<float> reference_;  // (pairs, 2) of a model that is trained whole
 };
 
 double off(double got, double expected) {
@@ -250,7 +280,9 @@ TEST_P(PreferenceGoldens, LossesGradientsAndRewardsMatchTrl) {
       PreferenceRun run(golden_, key, o);
       EXPECT_LT(off(run.step(), expected), 1e-5);
       run.compare_gradients(key, 1e-5);
-      for (const Metric& m : run.sums.means())
+      const MetricList means = run.sums.means(form_of(golden_.loss(key)));
+      EXPECT_EQ(means.count, golden_.loss(key).kind == PairLossKind::orpo ? 9 : 6);
+      for (const Metric& m : means)
         EXPECT_LT(off(m.value, golden_.numbers(fmt::format("{}.{}", key, m.name)).front()), 1e-5)
             << m.name;
       EXPECT_LT(off(run.evaluate(), expected), 1e-5);
@@ -270,7 +302,7 @@ TEST_P(PreferenceGoldens, TenAdamWStepsMatchTrl) {
 }
 
 TEST_P(PreferenceGoldens, EmulatedKernelsMatchTrl) {
-  for (const char* key : {"sigmoid_smoothed", "ipo", "simpo"}) {
+  for (const char* key : {"sigmoid_smoothed", "ipo", "simpo", "orpo"}) {
     PreferenceRun run(golden_, key, {.threads = 1, .place = Place::emu});
     EXPECT_EQ(run.session().context().resident_bytes(), run.schedule().arena_bytes());
     const std::vector<double> losses = golden_.numbers(std::string(key) + ".adamw_losses");
@@ -335,6 +367,24 @@ TEST_P(PreferenceGoldens, TheReferenceIsNoSecondModel) {
     return bytes;
   };
   EXPECT_EQ(residents(with) - residents(without), 8 * 2 * 2 * 4);  // (B R, 2) f32
+}
+
+// The whole model learns, and its reference is what an evaluation said before.
+TEST(CachedReference, LossesAndGradientsMatchTrlsReferenceModel) {
+  const PreferenceGolden golden("c");
+  for (const auto& item : golden.losses.items())
+    for (const Options& o : {Options{}, Options{.recompute = "block", .per_window = 1, .micro = 1},
+                             Options{.threads = 1, .place = Place::emu}}) {
+      const std::string& key = item.key();
+      PreferenceRun run(golden, key, o);
+      const std::vector<double> losses = golden.numbers(key + ".adamw_losses");
+      const size_t steps = o.place == Place::emu ? 2 : losses.size();
+      for (size_t step = 0; step < steps; ++step) {
+        EXPECT_LT(off(run.step(), losses[step]), 1e-5) << key << " step " << step;
+        if (step == 0 && key == "sigmoid") run.compare_gradients(key, 1e-5);
+        run.update();
+      }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(, PreferenceGoldens, testing::Values("a", "b"));

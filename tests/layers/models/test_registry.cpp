@@ -238,7 +238,7 @@ TEST(Registry, AxesThatAreNotBuiltAreRefused) {
     change(s);
     EXPECT_ERROR(
         validate(s, "here"), ErrorCode::unsupported,
-        "a decoder with a causal LM head whose norms are not behind its sums, or an encoder with",
+        "a decoder with a head of causal_lm or sequence_classification whose norms are not behind ",
         "gpt2 in here", "model=gpt2");
   };
   refused([](ModelSpec& s) { s.placement = NormPlacement::post; });

@@ -359,6 +359,25 @@ TEST(AttentionCached, EqualsTheFullForwardBitForBit) {
     }
 }
 
+// A ring of the fewest rows, written around twice, in every form.
+TEST(AttentionCached, ARingHasTheBitsOfTheWholeSequence) {
+  for (const int64_t window : {5, 96})
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      AttentionCase c = case_of({2, 293, 4, 2, 12, true, dtype});
+      c.window = window;
+      const Data data = data_of(c, dtype);
+      ASSERT_EQ(attention_ring(window, 16), 128);
+      std::vector<int64_t> pieces(18, 16);
+      pieces.insert(pieces.end(), 5, 1);
+      for (const AttentionBlocks* form : forms(dtype)) {
+        SCOPED_TRACE(form->name);
+        const Values full =
+            run_both(c, dtype, data, spec_of(c), false, some_state(), 1, form)["out"];
+        EXPECT_EQ(generate(c, dtype, data.qkv, 128, pieces, false, form).out, full);
+      }
+    }
+}
+
 // One block of queries and more keys than stay packed: they meet them part by part.
 TEST(AttentionCached, MoreKeysThanStayPacked) {
   const AttentionCase c = case_of({1, 2, 2, 1, 8, true, DType::bf16});

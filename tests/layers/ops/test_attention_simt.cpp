@@ -223,7 +223,7 @@ TEST(AttentionSimt, AnyScale) {
 }
 
 // The whole sequence on the place emu, and the same tokens in pieces over a cache of P positions,
-// whose rows beyond the last token must stay as they are.
+// whose rows beyond the last token must stay as they are; a ring holds the last of every row.
 Values cached(const AttentionCase& c, DType dtype, const Values& qkv, int64_t P,
               const std::vector<int64_t>& pieces, uint64_t order) {
   Settings settings;
@@ -263,8 +263,9 @@ Values cached(const AttentionCase& c, DType dtype, const Values& qkv, int64_t P,
       for (int64_t h = 0; h < c.H; h += c.H / c.G)
         for (int64_t d = 0; d < c.D; ++d) {
           const auto at = static_cast<size_t>(((b * P + j) * c.G + h / (c.H / c.G)) * c.D + d);
-          EXPECT_EQ(k[at], j < c.T ? qkv[static_cast<size_t>(c.k(b, j, h, d))] : 7);
-          EXPECT_EQ(v[at], j < c.T ? qkv[static_cast<size_t>(c.v(b, j, h, d))] : 7);
+          const int64_t held = j < c.T ? j + (c.T - 1 - j) / P * P : -1;
+          EXPECT_EQ(k[at], held >= 0 ? qkv[static_cast<size_t>(c.k(b, held, h, d))] : 7);
+          EXPECT_EQ(v[at], held >= 0 ? qkv[static_cast<size_t>(c.v(b, held, h, d))] : 7);
         }
   return out;
 }
@@ -288,6 +289,29 @@ TEST(AttentionSimt, CachedHasTheBitsOfTheWholeSequence) {
       })["out"];
       EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T, {s.T}, 0), whole);
       EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T + 6, {1, 30, 1, 1, s.T - 33}, 77), whole);
+    }
+}
+
+// A ring of the fewest rows, written around twice and more.
+TEST(AttentionSimt, ARingHasTheBitsOfTheWholeSequence) {
+  for (const int64_t window : {5, 96})
+    for (const Sizes& s : {Sizes{2, 290, 2, 1, 12, true, kF32},
+                           {1, 290, 2, 1, 16, true, kBf16},
+                           {1, 270, 1, 1, 160, true, kF16}}) {
+      SCOPED_TRACE(fmt::format("{} window {}", name_of(s), window));
+      AttentionCase c = case_of(s);
+      c.window = window;
+      const Data data = data_of(c, s.dtype);
+      const Values whole = run_on_emu([&](Case& t) {
+        attention_forward(t.ctx(), t.output("out", {c.B * c.T, c.H * c.D}, s.dtype),
+                          t.output("lse", {c.B, c.H, c.T}, kF32),
+                          t.input("qkv", {c.B * c.T, c.width()}, s.dtype, data.qkv), c.B, c.T,
+                          spec_of(c), t.step_state(StepState{}));
+      })["out"];
+      std::vector<int64_t> pieces(static_cast<size_t>(s.T / 16), 16);
+      pieces.resize(pieces.size() + static_cast<size_t>(s.T % 16), 1);
+      ASSERT_EQ(attention_ring(window, 16), 128);
+      EXPECT_EQ(cached(c, s.dtype, data.qkv, 128, pieces, 77), whole);
     }
 }
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "layers/ops/cache_rows.h"
 #include "tests/support/emu.h"
 #include "tests/support/errors.h"
@@ -11,6 +13,7 @@ namespace {
 struct Sizes {
   int64_t b, p, g, d, position;
   std::vector<int32_t> source;  // (row, first position) of every row
+  bool ring = false;
 };
 
 StepState state_at(int64_t position) {
@@ -25,7 +28,7 @@ Outputs copied(const Sizes& s, DType t, const Values& k, const Values& v) {
     const Shape shape{s.b, s.p, s.g, s.d};
     cache_rows_copy(c.ctx(), c.inout("k", shape, t, k), c.inout("v", shape, t, v),
                     c.input("source", {s.b, 2}, DType::i32, source),
-                    c.step_state(state_at(s.position)));
+                    c.step_state(state_at(s.position)), s.ring);
   };
   const Outputs out = run_in_all_modes(body);
   // The kernel too, with blocks and threads backwards: what one reads another must not have
@@ -65,6 +68,24 @@ TEST(CacheRows, EveryRowIsItsSourceUpToThePosition) {
         }
         EXPECT_EQ(wrong, 0) << name;
       }
+    }
+}
+
+// A ring holds the last P positions: where position p lies, p mod P, moves if p does.
+TEST(CacheRows, ARingMovesWhatItHolds) {
+  for (const int64_t position : {3, 4, 5, 9, 22})
+    for (const int32_t first : {0, 3, 7, 21}) {
+      SCOPED_TRACE(fmt::format("{} from {}", position, first));
+      const Sizes s{2, 4, 1, 2, position, {0, 0, 0, first}, true};
+      const int64_t n = s.b * s.p * s.g * s.d;
+      const Values k = normal_values(n, 1), v = normal_values(n, 2);
+      Values expected[] = {k, v};
+      for (int64_t p = std::max<int64_t>(first, position - s.p); p < position; ++p)
+        for (Values& x : expected)
+          std::copy_n(x.begin() + p % s.p * s.d, s.d, x.begin() + (s.p + p % s.p) * s.d);
+      const Outputs out = copied(s, DType::f32, k, v);
+      EXPECT_EQ(out["k"], expected[0]);
+      EXPECT_EQ(out["v"], expected[1]);
     }
 }
 

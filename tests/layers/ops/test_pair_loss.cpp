@@ -26,15 +26,19 @@ struct Variant {
 // Pairs back to back with a gap behind every third; every fourth is none.
 struct Data {
   explicit Data(const Variant& v) {
-    const bool with_reference = facts_of(v.loss.kind).reference;
+    const bool with_reference = facts_of(v.loss.kind).reference,
+               whole = facts_of(v.loss.kind).whole;
     int64_t at = 1;  // the first row is of nothing
     for (int64_t p = 0; p < v.pairs; ++p) {
       if (p % 4 == 3) {
-        places.insert(places.end(), {-1, -1, -1, -1, -1});
+        places.insert(places.end(), kPairColumns, -1.0);
         continue;
       }
       const int64_t a = 1 + (p * 7 + 3) % v.longest, b = 1 + (p * 5 + 1) % v.longest;
-      for (const int64_t x : {at, at + a, at + a + b, a, b})
+      // Where the whole sequence is learned, some of it before the answer.
+      const int64_t before = whole && p % 2 == 0 ? p % a : 0;
+      for (const int64_t x : {at, at + a, at + a + b, a - before, b, at + before,
+                              whole ? int64_t{91} : int64_t{0}, whole ? int64_t{13} : int64_t{0}})
         places.push_back(static_cast<double>(x));
       at += a + b + (p % 3 == 2 ? 2 : 0);
     }
@@ -49,18 +53,21 @@ struct Data {
     const Values shift = normal_values(2 * v.pairs, 3, DType::f32, 1);
     dnll.assign(static_cast<size_t>(n), 0.0);
     for (size_t p = 0; p < static_cast<size_t>(v.pairs); ++p) {
-      const double* place = places.data() + 5 * p;
-      double sums[2] = {0, 0};
+      const double* place = places.data() + kPairColumns * p;
+      // Of the chosen answer, of the rejected sequence, of the whole chosen one.
+      const double begins[] = {place[5], place[1], place[0]},
+                   ends[] = {place[1], place[2], place[1]};
+      double sums[3] = {0, 0, 0};
       if (place[0] >= 0)
-        for (int side = 0; side < 2; ++side)
-          for (auto i = static_cast<size_t>(place[side]); i < static_cast<size_t>(place[side + 1]);
-               ++i)
-            sums[side] -= nll[i];
-      for (size_t side = 0; side < 2; ++side) {
-        logps.push_back(static_cast<double>(static_cast<float>(sums[side])));
+        for (int k = 0; k < 3; ++k)
+          for (auto i = static_cast<size_t>(begins[k]); i < static_cast<size_t>(ends[k]); ++i)
+            sums[k] -= nll[i];
+      const size_t first = logps.size();
+      for (size_t k = 0; k < (whole ? 3 : 2); ++k)
+        logps.push_back(static_cast<double>(static_cast<float>(sums[k])));
+      for (size_t side = 0; side < 2; ++side)
         reference.push_back(
             static_cast<double>(static_cast<float>(sums[side] + shift[2 * p + side])));
-      }
       if (place[0] < 0) {
         loss.push_back(0);
         continue;
@@ -68,16 +75,18 @@ struct Data {
       const auto f = [&](const auto& x) {
         return pair_loss_reference(v.loss, x[0], x[1], place[3], place[4]);
       };
-      Values x{logps[2 * p], logps[2 * p + 1]};
+      Values x{logps[first], logps[first + 1]};
       for (size_t side = 0; side < 2 && with_reference; ++side) x[side] -= reference[2 * p + side];
-      loss.push_back(f(x));
+      const double weight = whole ? place[7] / place[6] : 0;
+      loss.push_back(f(x) - (whole ? weight * logps[first + 2] : 0));
       loss_sum += loss.back();
       ++loss_tokens;
       const Values slope = complex_step_gradient(f, x);
-      for (int side = 0; side < 2; ++side)
-        for (auto i = static_cast<size_t>(place[side]); i < static_cast<size_t>(place[side + 1]);
-             ++i)
-          dnll[i] = -slope[static_cast<size_t>(side)] * factor;
+      for (size_t k = 0; k < 2; ++k)
+        for (auto i = static_cast<size_t>(begins[k]); i < static_cast<size_t>(ends[k]); ++i)
+          dnll[i] = -slope[k] * factor;
+      for (auto i = static_cast<size_t>(place[0]); i < static_cast<size_t>(place[1]); ++i)
+        dnll[i] += weight * factor;
     }
   }
   int64_t n = 0;
@@ -90,12 +99,12 @@ struct Data {
 auto body_of(const Variant& v, const Data& d) {
   return [&](auto& c) {
     const View state = c.step_state(d.state);
-    const View pairs = c.input("pairs", {v.pairs, 5}, DType::i32, d.places);
+    const View pairs = c.input("pairs", {v.pairs, kPairColumns}, DType::i32, d.places);
     const View nll = c.input("nll", {d.n}, DType::f32, d.nll);
     View reference;
     if (facts_of(v.loss.kind).reference)
       reference = c.input("reference", {v.pairs, 2}, DType::f32, d.reference);
-    const View logps = c.output("logps", {v.pairs, 2}, DType::f32);
+    const View logps = c.output("logps", {v.pairs, logp_columns(v.loss.kind)}, DType::f32);
     const View loss = c.output("loss", {v.pairs}, DType::f32);
     const View dnll = c.output("dnll", {d.n}, DType::f32);
     if constexpr (kEmulated<std::decay_t<decltype(c)>>) {
@@ -153,6 +162,14 @@ TEST(PairLoss, Extremes) {
     EXPECT_EQ(v.chosen, c < 0 ? -1 : 0);
     EXPECT_EQ(v.rejected, c < 0 ? 1 : 0);
   }
+  // Tokens that are certain have no odds, and every loss and slope of them is a number.
+  const PairLoss orpo{.kind = PairLossKind::orpo, .beta = 1};
+  for (const double c : {0.0, -1e-9, -700.0})
+    for (const double r : {0.0, -1e-9, -700.0}) {
+      const PairValue v = pair_loss_value(orpo, c, r, 1, 1);
+      EXPECT_TRUE(std::isfinite(v.loss) && std::isfinite(v.chosen) && std::isfinite(v.rejected))
+          << c << " " << r;
+    }
 }
 
 // A loss that hid a NaN would be the best one of a run.
@@ -168,7 +185,7 @@ TEST(PairLoss, HidesNoNan) {
 TEST(PairLoss, RefusesWhatDoesNotFit) {
   const auto run = [](const Values& places, PairLossKind kind, bool with_reference) {
     run_on_plan_and_cpu({}, [&](Case& c) {
-      const View pairs = c.input("pairs", {1, 5}, DType::i32, places);
+      const View pairs = c.input("pairs", {1, kPairColumns}, DType::i32, places);
       const View nll = c.input("nll", {8}, DType::f32, Values(8, 0.5));
       const View logps = c.output("logps", {1, 2}, DType::f32);
       sequence_logps(c.ctx(), logps, nll, pairs);
@@ -178,16 +195,21 @@ TEST(PairLoss, RefusesWhatDoesNotFit) {
                         c.step_state(StepState{}));
     });
   };
-  run({0, 3, 8, 2, 2}, PairLossKind::sigmoid, true);
-  run({-1, -1, -1, -1, -1}, PairLossKind::sigmoid, true);
-  for (const Values& places :
-       {Values{0, 3, 9, 2, 2}, {3, 3, 8, 2, 2}, {0, 5, 5, 2, 2}, {0, 3, 8, 0, 2}})
+  const Values good{0, 3, 8, 2, 2, 0, 0, 0};
+  run(good, PairLossKind::sigmoid, true);
+  run(Values(kPairColumns, -1), PairLossKind::sigmoid, true);
+  for (const Values& places : {Values{0, 3, 9, 2, 2, 0, 0, 0},
+                               {3, 3, 8, 2, 2, 3, 0, 0},
+                               {0, 5, 5, 2, 2, 0, 0, 0},
+                               {0, 3, 8, 0, 2, 0, 0, 0},
+                               {1, 3, 8, 2, 2, 0, 0, 0},
+                               {0, 3, 8, 2, 2, 3, 0, 0}})
     EXPECT_ERROR(run(places, PairLossKind::sigmoid, true), ErrorCode::data,
                  "two sequences of [0,N)=[0,8)", "pair 0 of pairs", "check the pairs of the data");
-  EXPECT_ERROR(run({0, 3, 8, 2, 2}, PairLossKind::sigmoid, false), ErrorCode::usage,
+  EXPECT_ERROR(run(good, PairLossKind::sigmoid, false), ErrorCode::usage,
                "log probabilities of a reference for the loss sigmoid", "none",
                "give what the loss has");
-  EXPECT_ERROR(run({0, 3, 8, 2, 2}, PairLossKind::simpo, true), ErrorCode::usage,
+  EXPECT_ERROR(run(good, PairLossKind::simpo, true), ErrorCode::usage,
                "no reference for the loss simpo", "reference", "give what the loss has");
 }
 

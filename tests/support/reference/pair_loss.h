@@ -1,5 +1,6 @@
 // The losses of preference as TRL 1.16.0 writes them (trl/trainer/dpo_trainer.py, _compute_loss; simpo of
-// trl/experimental/cpo, cpo_loss), of a pair; T: double or Complex.
+// trl/experimental/cpo, cpo_loss; orpo of trl/experimental/orpo, odds_ratio_loss), of a pair; T: double or
+// Complex.
 #pragma once
 
 #include <cmath>
@@ -20,6 +21,14 @@ template <class T>
 T sigmoid_reference(const T& x) {
   using std::exp;
   return 1.0 / (1.0 + exp(-x));
+}
+
+// log(p / (1 - p)) of the mean log probability.
+template <class T>
+T log_odds_reference(const T& x) {
+  using std::exp;
+  using std::log;
+  return x - log(1.0 - exp(x));
 }
 
 // c and r: what chosen_logratios and rejected_logratios are there; counts: sums of completion_mask.
@@ -57,6 +66,9 @@ T pair_loss_reference(const PairLoss& l, const T& c, const T& r, double count_c,
       return -log_sigmoid_reference(beta * logits) * (1 - smoothing) -
              log_sigmoid_reference(-beta * logits) * smoothing;
     }
+    case PairLossKind::orpo:
+      return -beta * log_sigmoid_reference(log_odds_reference(c / count_c) -
+                                           log_odds_reference(r / count_r));
   }
   return T(std::nan(""));
 }

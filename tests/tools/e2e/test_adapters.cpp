@@ -27,6 +27,10 @@ class Adapters : public testing::Test {
     EXPECT_EQ(o.code, 0) << o.err;
     return o.code == 0 ? Json::parse(o.out)["loss"].get<double>() : 0;
   }
+  static std::string trained_form(const SafetensorsReader& file) {
+    const auto said = file.metadata().find("snug_base_form");
+    return said == file.metadata().end() ? "full" : said->second;
+  }
   Workspace w_;
 };
 
@@ -189,6 +193,88 @@ TEST_F(Adapters, ABaseInFourBits) {
             std::string::npos)
       << form.err;
   EXPECT_FALSE(exists(w_.path("merged")));
+}
+
+// Methods that scale: as a new adapter the base, another model after, unmerged as merged, resumed to the bit
+// under another policy, and gone on with.
+struct ScalingMethod {
+  const char* name;
+  std::vector<std::string> keys;
+  const char* type;
+  size_t tensors;
+  const char* of_layer;  // a tensor's end, and its shape
+  std::vector<int64_t> shape;
+};
+
+TEST_F(Adapters, MethodsThatScale) {
+  const ScalingMethod kMethods[] = {
+      {"dora",
+       {"peft=dora", "lora_r=4", "lora_dropout=0.1", "target_modules=all-linear"},
+       "LORA",
+       24,
+       "attn.c_attn.lora_magnitude_vector",
+       {96}},
+      {"qdora",
+       {"peft=qlora", "use_dora=true", "lora_r=4", "precision=fp32"},
+       "LORA",
+       24,
+       "mlp.c_proj.lora_magnitude_vector",
+       {32}},
+      {"ia3", {"peft=ia3"}, "IA3", 4, "attn.c_attn.ia3_l", {96, 1}},
+      {"ia3_4", {"peft=ia3", "load_in_4bit=true"}, "IA3", 4, "mlp.c_proj.ia3_l", {1, 128}}};
+  const std::string base = w_.path("base/final");
+  for (const ScalingMethod& m : kMethods) {
+    SCOPED_TRACE(m.name);
+    const std::string name = m.name, whole = name + "_run", parts = name + "_parts";
+    const std::vector<std::string> keys = joined(
+        {"model=" + base, "tokenizer=null", "learning_rate=0.02", "save_steps=5", "eval_steps=4"},
+        m.keys);
+    w_.trained(whole, keys);
+    expect_planned_is_measured(w_, whole);
+    const std::string adapter = w_.path(whole + "/final");
+    EXPECT_EQ(w_.json(whole + "/final/adapter_config.json")["peft_type"], m.type);
+    const SafetensorsReader file(adapter + "/adapter_model.safetensors");
+    EXPECT_EQ(file.tensors().size(), m.tensors);
+    EXPECT_EQ(file.at(std::string("base_model.model.transformer.h.1.") + m.of_layer).shape,
+              m.shape);
+    lose_power_after(w_, whole, parts, 5);
+    w_.trained(parts, joined(keys, {"resume=latest", "recompute=block"}));
+    EXPECT_EQ(w_.curve(whole), w_.curve(parts));
+    EXPECT_TRUE(slurp(adapter + "/adapter_model.safetensors") ==
+                slurp(w_.path(parts + "/final/adapter_model.safetensors")));
+
+    // Before its first step it is the base, whatever the base rests in.
+    w_.trained(name + "_new", joined(keys, {"learning_rate=1e-30", "max_steps=1", "eval_steps=1"}));
+    const std::string form = trained_form(file);
+    const double before = loss({"--model", base, "--base-form", form}),
+                 unmerged = loss({"--model", base, "--adapter", adapter});
+    EXPECT_NEAR(loss({"--model", base, "--adapter", w_.path(name + "_new/final")}), before,
+                1e-6 * before);
+    EXPECT_GT(std::fabs(unmerged - before), 1e-4 * before) << "nothing was learned";
+    const std::string merged = w_.path(name + "_merged");
+    const Outcome merge = run({"merge", "--model", base, "--adapter", adapter, "--output", merged});
+    ASSERT_EQ(merge.code, 0) << merge.err;
+    EXPECT_NEAR(loss({"--model", merged}), unmerged, 1e-5 * unmerged);
+    const Outcome text = run({"generate", "--model", base, "--adapter", adapter, "--prompt", "the",
+                              "--max-new-tokens", "3", "--temperature", "0"});
+    EXPECT_EQ(text.code, 0) << text.err;
+    const Outcome facts = run({"inspect", adapter});
+    EXPECT_NE(facts.out.find(m.type), std::string::npos) << facts.out << facts.err;
+    std::vector<std::string> on = {"model=" + base, "tokenizer=null", "adapter=" + adapter,
+                                   "max_steps=2", "precision=fp32"};
+    if (form != "full")
+      on.insert(on.end(), {"load_in_4bit=true", "bnb_4bit_quant_type=" + form.substr(0, 3)});
+    if (form.ends_with("-double")) on.emplace_back("bnb_4bit_use_double_quant=true");
+    w_.trained(name + "_on", on);
+    EXPECT_NEAR(w_.metrics(name + "_on").front()["eval_loss"].get<double>(),
+                w_.last_eval_loss(whole), 1e-6);
+  }
+  const Outcome other = w_.train("on", {"model=" + base, "tokenizer=null", "peft=lora",
+                                        "adapter=" + w_.path("ia3_run/final")});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("peft: ia3 for " + w_.path("ia3_run/final") + ", or none"),
+            std::string::npos)
+      << other.err;
 }
 
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {

@@ -123,6 +123,117 @@ TEST_F(Preferences, SimpoTrainsTheModelItself) {
   EXPECT_TRUE(exists(w_.path("run/final/model.safetensors")));
 }
 
+// The chosen answer is learned beside the preference: its loss falls, the odds grow.
+TEST_F(Preferences, OrpoLearnsTheChosenAnswerToo) {
+  const std::vector<std::string> orpo = {
+      "peft=null", "target_modules=null", "lora_r=8",       "loss_type=orpo",
+      "beta=0.5",  "learning_rate=0.002", "logging_steps=1"};
+  w_.trained("run", with(orpo));
+  expect_planned_is_measured(w_, "run");
+  const std::vector<Json> lines = w_.metrics("run");
+  const Json &first = lines.front(), &last = lines.back();
+  EXPECT_LT(last["eval_nll_loss"].get<double>(), 0.5 * first["eval_nll_loss"].get<double>());
+  EXPECT_GT(last["eval_log_odds_chosen"].get<double>(),
+            first["eval_log_odds_chosen"].get<double>());
+  EXPECT_EQ(last["eval_rewards/accuracies"], 1.0);
+  for (const Json& line : lines) {
+    const std::string of = line.contains("eval_loss") ? "eval_" : "";
+    EXPECT_NEAR(
+        line[of + "loss"].get<double>(),
+        line[of + "nll_loss"].get<double>() - 0.5 * line[of + "log_odds_ratio"].get<double>(),
+        1e-5 * line[of + "loss"].get<double>());
+  }
+  EXPECT_TRUE(exists(w_.path("run/final/model.safetensors")));
+  // A window at a time, and gone on with under another policy.
+  w_.trained("each", with(joined(orpo, {"per_device_train_batch_size=1"})));
+  const std::vector<double> all = w_.losses("run"), each = w_.losses("each");
+  ASSERT_EQ(all.size(), each.size());
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
+  const std::vector<std::string> more = joined(orpo, {"save_steps=5", "logging_steps=3"});
+  w_.trained("whole", with(more));
+  lose_power_after(w_, "whole", "parts", 5);
+  w_.trained("parts", with(joined(more, {"resume=latest", "recompute=block"})));
+  EXPECT_EQ(w_.curve("whole"), w_.curve("parts"));
+  EXPECT_TRUE(slurp(w_.path("whole/final/model.safetensors")) ==
+              slurp(w_.path("parts/final/model.safetensors")));
+
+  const Outcome o = run({"eval", "--model", w_.path("run/final"), "--task", "dpo", "--loss-type",
+                         "orpo", "--beta", "0.5", "--data", w_.path("pairs.jsonl"), "--max-length",
+                         "24", "--json", "--threads", "1"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(o.err.find("its own reference"), std::string::npos) << o.err;
+  const Json result = Json::parse(o.out);
+  EXPECT_NEAR(result["nll_loss"].get<double>(), last["eval_nll_loss"].get<double>(), 1e-5);
+
+  const Outcome preview = run(joined({"data", "preview", "-n", "1"}, with(orpo)));
+  ASSERT_EQ(preview.code, 0) << preview.err;
+  EXPECT_NE(preview.out.find(" of them the answer\n"), std::string::npos) << preview.out;
+}
+
+// The reference is what the run began with: computed once, kept, and read by what goes on.
+TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
+  const std::vector<std::string> whole = {"peft=null",
+                                          "target_modules=null",
+                                          "lora_r=8",
+                                          "precompute_ref_log_probs=true",
+                                          "learning_rate=0.002",
+                                          "save_steps=5",
+                                          "logging_steps=1"};
+  const Outcome o = w_.trained("run", with(whole));
+  expect_planned_is_measured(w_, "run");
+  EXPECT_NE(o.out.find("reference: log probabilities of 12 pairs"), std::string::npos) << o.out;
+  const std::vector<Json> lines = w_.metrics("run");
+  EXPECT_NEAR(lines.front()["eval_loss"].get<double>(), std::log(2.0), 1e-6);
+  EXPECT_EQ(lines.front()["eval_rewards/margins"], 0.0);
+  EXPECT_EQ(lines.back()["eval_rewards/accuracies"], 1.0);
+  EXPECT_LT(lines.back()["eval_loss"].get<double>(), 0.6);
+  EXPECT_TRUE(exists(w_.path("run/final/model.safetensors")));
+  // Its first loss is that of adapters, which have changed nothing yet.
+  w_.trained("beside", with({"max_steps=1", "logging_steps=1"}));
+  EXPECT_NEAR(w_.losses("run").front(), w_.losses("beside").front(), 1e-6);
+
+  lose_power_after(w_, "run", "parts", 5);
+  w_.trained("parts", with(joined(whole, {"resume=latest", "recompute=block"})));
+  EXPECT_EQ(w_.curve("run"), w_.curve("parts"));
+  EXPECT_TRUE(slurp(w_.path("run/final/model.safetensors")) ==
+              slurp(w_.path("parts/final/model.safetensors")));
+  // A fork takes it along; without it nothing goes on.
+  w_.trained("fork", with(joined(whole, {"resume=" + w_.path("run/checkpoint-5")})));
+  EXPECT_TRUE(exists(w_.path("fork/reference_logps.safetensors")));
+  EXPECT_TRUE(slurp(w_.path("run/final/model.safetensors")) ==
+              slurp(w_.path("fork/final/model.safetensors")));
+  std::filesystem::remove(w_.path("run/reference_logps.safetensors"));
+  const Outcome lost =
+      w_.train("run", with(joined(whole, {"resume=" + w_.path("run/checkpoint-5")})));
+  EXPECT_EQ(lost.code, 2) << lost.out;
+  EXPECT_NE(lost.err.find("the reference of this run's pairs"), std::string::npos) << lost.err;
+}
+
+TEST_F(Preferences, KernelsReadACachedReference) {
+  const std::vector<std::string> whole = {"peft=null",
+                                          "target_modules=null",
+                                          "lora_r=8",
+                                          "precompute_ref_log_probs=true",
+                                          "learning_rate=0.002",
+                                          "max_steps=3",
+                                          "logging_steps=1"};
+  w_.trained("cpu", with(whole));
+  w_.trained("emu", with(joined(whole, {"device=emu", "cuda_graphs=on"})));
+  expect_planned_is_measured(w_, "emu");
+  const std::vector<double> cpu = w_.losses("cpu"), emu = w_.losses("emu");
+  ASSERT_EQ(cpu.size(), emu.size());
+  for (size_t i = 0; i < cpu.size(); ++i)
+    EXPECT_NEAR(emu[i], cpu[i], 2e-5 * static_cast<double>(i + 1)) << "step " << i + 1;
+}
+
+TEST_F(Preferences, TheBestIsByANllLossThatIsTheLower) {
+  w_.trained("run", with({"peft=null", "target_modules=null", "lora_r=8", "loss_type=orpo",
+                          "metric_for_best_model=nll_loss", "eval_steps=4", "learning_rate=0.002",
+                          "load_best_model_at_end=true"}));
+  const Json facts = Json::parse(slurp(w_.path("run/trainer_state.json")));
+  EXPECT_EQ(facts["best_metric"], w_.metrics("run").back()["eval_nll_loss"]);
+}
+
 TEST_F(Preferences, TheBestIsByARewardWhereThatIsAsked) {
   const Outcome o = w_.trained("run", with({"metric_for_best_model=rewards/margins",
                                             "load_best_model_at_end=true", "eval_steps=4"}));
@@ -176,11 +287,22 @@ TEST_F(Preferences, WhatIsRefused) {
       {good, {"simpo_gamma=1"}, "simpo_gamma only with"},
       {good, {"loss_type=sigmod"}, "loss_type"},
       {good, {"loss_type=kto"}, "loss_type"},
+      {good, {"task=orpo"}, "loss_type=orpo of task=dpo"},
+      {good, {"loss_type=orpo", "label_smoothing=0.1"}, "label_smoothing only with"},
+      {good, {"metric_for_best_model=eval_nll_loss"}, "metric_for_best_model as eval_loss"},
+      {R"({"prompt_ids": [], "chosen_ids": [2, 3], "rejected_ids": [3]})",
+       {"loss_type=orpo"},
+       "a token before the last of every answer"},
       {good, {"beta=0"}, "beta"},
       {good, {"label_smoothing=0.5"}, "label_smoothing"},
       {good, {"ranks=2"}, "one rank for task: dpo"},
       {good, {"task=causal_lm", "beta=0.2"}, "beta only with task: dpo"},
-      {good, {"precompute_ref_log_probs=true"}, "precompute_ref_log_probs"},
+      {good,
+       {"precompute_ref_log_probs=true", "loss_type=orpo"},
+       "precompute_ref_log_probs only with a loss_type that has a reference"},
+      {good,
+       {"precompute_ref_log_probs=true", "task=causal_lm"},
+       "precompute_ref_log_probs only with task: dpo"},
       {good,
        {"metric_for_best_model=eval_perplexity"},
        "metric_for_best_model as eval_loss, eval_rewards"},
@@ -218,7 +340,7 @@ TEST_F(Preferences, WhatEvaluationRefuses) {
                                                 "adapter=" + w_.path("run/final")}));
   EXPECT_EQ(again.code, 2);
   EXPECT_NE(again.err.find("a new adapter for loss_type: sigmoid"), std::string::npos) << again.err;
-  EXPECT_NE(again.err.find("snug merge it into the model first, or loss_type=simpo"),
+  EXPECT_NE(again.err.find("snug merge it into the model first, or precompute_ref_log_probs=true"),
             std::string::npos)
       << again.err;
 }

@@ -1,0 +1,101 @@
+// What a new adapter takes from its base.
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "layers/parts/scaled_linear.h"
+#include "tools/session/session.h"
+
+namespace snug {
+namespace {
+
+// The upper half of an adapter, from the table that its layer has put it in.
+AdapterUp up_of(const ParamTable& table, const std::string& layer, const LinearAdapter& adapter) {
+  AdapterUp up;
+  up.kind = adapter.kind;
+  up.a = table.find(adapter_a_name(layer));
+  int64_t col = 0;
+  for (size_t k = 0; k < adapter.pieces.size(); ++k) {
+    const AdapterPiece& own = adapter.pieces[k];
+    AdapterUp::Piece piece;
+    piece.b = table.find(adapter_b_name(layer, adapter, k));
+    piece.magnitude = table.find(adapter_scale_name(layer, adapter, k));
+    piece.row = own.row;
+    piece.col = col;
+    piece.rows = own.rows;
+    piece.rank = own.rank;
+    piece.scale = own.scale;
+    up.pieces.push_back(piece);
+    col += own.rank;
+  }
+  return up;
+}
+
+// Values as `from` has them to a parameter where it rests.
+void write_values(Context& ctx, const ParamInfo& p, const RestingWeights& weights,
+                  const std::vector<float>& from) {
+  weights.each(p.offset, p.elements(),
+               [&](const RestingWeights::Piece& piece, int64_t first, const View& rows) {
+                 if (!piece.own) return;
+                 const float* const at = from.data() + (first - p.offset);
+                 std::vector<std::byte> bytes(static_cast<size_t>(rows.bytes()));
+                 if (rows.dtype == DType::f32)
+                   std::memcpy(bytes.data(), at, bytes.size());
+                 else if (rows.dtype == DType::bf16)
+                   for (int64_t i = 0; i < rows.elements(); ++i)
+                     reinterpret_cast<bf16*>(bytes.data())[i] = from_f32<bf16>(at[i]);
+                 else
+                   for (int64_t i = 0; i < rows.elements(); ++i)
+                     reinterpret_cast<f16*>(bytes.data())[i] = from_f32<f16>(at[i]);
+                 if (ctx.host_reads())
+                   std::memcpy(rows.data, bytes.data(), bytes.size());
+                 else
+                   ctx.write(rows, bytes.data());
+               });
+}
+
+std::vector<float> values_of(Context& ctx, const View& v) {
+  std::vector<std::byte> bytes(static_cast<size_t>(v.bytes()));
+  ctx.read(bytes.data(), v);
+  std::vector<float> values(static_cast<size_t>(v.elements()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = v.dtype == DType::f32    ? reinterpret_cast<const float*>(bytes.data())[i]
+                : v.dtype == DType::bf16 ? to_f32(reinterpret_cast<const bf16*>(bytes.data())[i])
+                                         : to_f32(reinterpret_cast<const f16*>(bytes.data())[i]);
+  return values;
+}
+
+}  // namespace
+
+void Session::start_adapters() {
+  if (magnitudes_ < 0) return;
+  const ParamTable& table = model_.params();
+  std::vector<std::pair<int, std::vector<float>>> found;  // by parameter
+  ctx_.program(schedule_, magnitudes_, [&] {
+    for (int part = -1; part < model_.spec().L; ++part) {
+      if (part >= 0) stores_->params().fetch_part(ctx_, part);
+      for (const auto& [layer, adapter] : model_.adapters()) {
+        const int weight = table.find(layer + ".weight");
+        if (adapter.kind != AdapterKind::dora || table[weight].part != part) continue;
+        const AdapterUp up = up_of(table, layer, adapter);
+        const Tensor norms = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
+                                         model_.precision().compute, Category::workspace);
+        adapter_norms(ctx_, stores_->params(), up, stores_->params().acquire(ctx_, weight), norms);
+        stores_->params().release(ctx_, weight);
+        if (ctx_.planning()) continue;
+        for (const AdapterUp::Piece& piece : up.pieces)
+          found.emplace_back(piece.magnitude,
+                             values_of(ctx_, norms.view().rows(piece.row, piece.rows)));
+      }
+      if (part >= 0) stores_->params().drop_part(ctx_, part);
+    }
+    stores_->done_reading();
+  });
+  if (ctx_.planning()) return;
+  const RestingWeights weights = resting();
+  for (const auto& [param, values] : found) write_values(ctx_, table[param], weights, values);
+  load();
+}
+
+}  // namespace snug
