@@ -31,7 +31,8 @@ std::vector<std::vector<OptimPiece>> matrix_pieces(const Model& model) {
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     const bool layers = p.part >= 0 && (p.linear || is_adapter_name(p.name.view()));
-    if (!p.trainable || p.shape.rank() != 2 || !layers) continue;
+    // One column is a scale of each row (IA3), no matrix.
+    if (!p.trainable || p.shape.rank() != 2 || p.shape[1] < 2 || !layers) continue;
     std::vector<OptimPiece>& own = all[static_cast<size_t>(i)];
     own = pieces_of_weight(p, model);
     int64_t rows = 0;

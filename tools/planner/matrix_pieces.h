@@ -10,7 +10,7 @@ namespace snug {
 
 // By parameter: the matrices of a trained weight of a layer, rows one behind the other: queries, keys and
 // values apart, gate and up, and the A of each module of an adapter. None: of embeddings, heads, norms,
-// biases and what is frozen.
+// biases, scales and what is frozen.
 std::vector<std::vector<OptimPiece>> matrix_pieces(const Model& model);
 
 // The same where the optimizer looks at them.

@@ -204,8 +204,7 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates,
                          testing::Values("adamw", "adam", "lion", "sgd", "adamw_8bit",
                                          "ademamix_4bit", "lion_8bit", "adamw_bf16", "lamb",
-                                         "lamb_8bit", "lars", "adafactor", "muon",
-                                         "adam_mini"));
+                                         "lamb_8bit", "lars", "adafactor", "muon", "adam_mini"));
 
 // Bytes by hand: of 40000 numbers 8-bit codes and a scale for each 256, all other tensors in f32, and
 // three windows of the long one at a time.

@@ -143,7 +143,7 @@ const std::vector<Case>& more_cases() {
       {"adafactor", {"optim=adafactor", "precision=bf16", "host_memory=256MiB"}, away, here},
       {"muon", {"optim=muon", "precision=bf16", "host_memory=256MiB"}, away, here},
       {"muon_no_master",
-       {"optim=paged_muon", "optim_args=ns_bf16=1", "precision=bf16", "allow=[no_master]",
+       {"optim=muon", "optim_args=ns_bf16=1", "precision=bf16", "allow=[no_master]",
         "host_memory=256MiB"},
        here,
        {"offload_optimizer=cpu", "offload_params=cpu"}},
