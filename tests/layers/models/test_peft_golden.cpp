@@ -259,6 +259,25 @@ TEST(Peft, RefusesWhatDoesNotFit) {
   });
   refuse([](PeftConfig& c) { c.exclude_modules = {"up_porj"}; },
          {"exclude_modules to name linear modules", "up_porj", "did you mean up_proj?"});
+  const auto scales = [](std::vector<std::string> targets, std::vector<std::string> inputs) {
+    return [=](PeftConfig& c) {
+      c.method = "ia3";
+      c.target_modules = targets;
+      c.feedforward_modules = inputs;
+    };
+  };
+  refuse(scales({"k_proj", "down_proj"}, {"down_porj"}),
+         {"feedforward_modules to name linear modules", "did you mean down_proj?"});
+  refuse(scales({"k_proj", "down_proj"}, {"o_proj"}),
+         {"feedforward_modules to be among target_modules", "o_proj", "of k_proj, down_proj"});
+  expect_error(ErrorCode::unsupported,
+               {"feedforward_modules that alone read what they read", "gate_proj, beside",
+                "which then scales what it makes"},
+               [&] {
+                 PeftConfig config;
+                 scales({"gate_proj"}, {"gate_proj"})(config);
+                 resolve_peft(g.spec(), config);
+               });
   refuse([](PeftConfig& c) { c.r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
   refuse([](PeftConfig& c) { c.r = 25; }, {"the smaller width of model.layers.0.self_attn.q_proj"});
   refuse([](PeftConfig& c) { c.layers_to_transform = {2}; },

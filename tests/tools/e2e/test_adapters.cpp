@@ -269,6 +269,13 @@ TEST_F(Adapters, MethodsThatScale) {
     EXPECT_NEAR(w_.metrics(name + "_on").front()["eval_loss"].get<double>(),
                 w_.last_eval_loss(whole), 1e-6);
   }
+  const Outcome drops = w_.train("on", {"model=" + base, "tokenizer=null", "lora_dropout=0.1",
+                                        "adapter=" + w_.path("ia3_run/final")});
+  EXPECT_EQ(drops.code, 2);
+  EXPECT_NE(
+      drops.err.find("no lora_dropout for " + w_.path("ia3_run/final") + ", an adapter of IA3"),
+      std::string::npos)
+      << drops.err;
   const Outcome other = w_.train("on", {"model=" + base, "tokenizer=null", "peft=lora",
                                         "adapter=" + w_.path("ia3_run/final")});
   EXPECT_EQ(other.code, 2);
