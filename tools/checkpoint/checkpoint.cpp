@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -122,23 +123,19 @@ namespace {
 void read_preferences(const nlohmann::json& j, const std::string& path, PreferenceSums& to) {
   if (!j.contains("window_pairs")) return;
   to.pairs = get_int_in(j, "window_pairs", path, 0, int64_t{1} << 53);
-  const auto sums = j.find("window_preferences");
-  const auto number = [](const nlohmann::json& v) { return v.is_number(); };
+  const auto read = [&](const char* name, std::span<double> numbers, size_t least) {
+    const auto list = j.find(name);
+    const auto number = [](const nlohmann::json& v) { return v.is_number(); };
+    if (list == j.end() || !list->is_array() || list->size() < least ||
+        list->size() > numbers.size() || !std::all_of(list->begin(), list->end(), number))
+      fail(ErrorCode::data, fmt::format("{} numbers of {} in {}", numbers.size(), name, path),
+           list == j.end() ? std::string("none") : json_brief(*list),
+           "resume from another checkpoint");
+    for (size_t i = 0; i < list->size(); ++i) numbers[i] = (*list)[i].get<double>();
+  };
   constexpr size_t kLeast = 6;  // of checkpoints from before a loss had more
-  if (sums == j.end() || !sums->is_array() || sums->size() < kLeast ||
-      sums->size() > to.sums.size() || !std::all_of(sums->begin(), sums->end(), number))
-    fail(ErrorCode::data,
-         fmt::format("{} numbers of window_preferences in {}", to.sums.size(), path),
-         sums == j.end() ? std::string("none") : json_brief(*sums),
-         "resume from another checkpoint");
-  for (size_t i = 0; i < sums->size(); ++i) to.sums[i] = (*sums)[i].get<double>();
-  const auto range = j.find("window_rewards");
-  if (range == j.end()) return;
-  if (!range->is_array() || range->size() != to.range.size() ||
-      !std::all_of(range->begin(), range->end(), number))
-    fail(ErrorCode::data, fmt::format("2 numbers of window_rewards in {}", path),
-         json_brief(*range), "resume from another checkpoint");
-  for (size_t i = 0; i < to.range.size(); ++i) to.range[i] = (*range)[i].get<double>();
+  read("window_preferences", to.sums, kLeast);
+  if (j.contains("window_rewards")) read("window_rewards", to.range, to.range.size());
 }
 
 }  // namespace

@@ -209,6 +209,24 @@ TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
   EXPECT_NE(lost.err.find("the reference of this run's pairs"), std::string::npos) << lost.err;
 }
 
+// Of pairs that the run did not begin with there is no reference, and none is made up.
+TEST_F(Preferences, AReferenceIsOfTheRunsPairs) {
+  const std::vector<std::string> whole = {
+      "peft=null",    "target_modules=null", "lora_r=8",          "precompute_ref_log_probs=true",
+      "save_steps=2", "max_steps=2",         "max_eval_samples=1"};
+  w_.trained("run", with(whole));
+  const auto refused = [&](const std::vector<std::string>& more, const char* words) {
+    const Outcome o =
+        w_.train("run", with(joined(whole, joined({"max_steps=4", "resume=latest"}, more))));
+    EXPECT_EQ(o.code, 2) << o.out;
+    EXPECT_NE(o.err.find(words), std::string::npos) << o.err;
+  };
+  refused({"max_eval_samples=0"}, "a reference of every pair that is evaluated");
+  spill(w_.path("others.jsonl"), R"({"prompt": "the", "chosen": " cat", "rejected": " dog"})"
+                                 "\n");
+  refused({"eval_data=" + w_.path("others.jsonl")}, "the reference of this run's pairs");
+}
+
 TEST_F(Preferences, KernelsReadACachedReference) {
   const std::vector<std::string> whole = {"peft=null",
                                           "target_modules=null",

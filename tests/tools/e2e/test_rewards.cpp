@@ -224,7 +224,10 @@ TEST_F(Rewards, WhatElseRefusesARewardModel) {
   refused({"generate", "--model", model, "--prompt", "the"},
           "a decoder of type gpt2 with a head for");
   refused({"convert", "--model", model, "--to", "gguf", "--output", w_.path("x.gguf")},
-          "a model with a head of causal_lm");
+          "a model with a head of causal_lm to write as GGUF");
+  refused({"eval", "--model", model, "--task", "reward", "--center-rewards-coefficient", "-1",
+           "--data", pairs},
+          "--center-rewards-coefficient of 0 and above");
   refused({"eval", "--model", w_.path("base/final"), "--task", "reward", "--data", pairs},
           "a causal model of one label for --task reward");
   refused({"eval", "--model", model, "--task", "dpo", "--data", pairs}, "a head of causal_lm");
@@ -234,6 +237,13 @@ TEST_F(Rewards, WhatElseRefusesARewardModel) {
            pairs},
           "--center-rewards-coefficient with --task reward alone");
   EXPECT_EQ(w_.train("bad", with({"model=" + model, "task=causal_lm"})).code, 2);
+  Json config = Json::parse(slurp(model + "/config.json"));
+  config["id2label"] = {{"0", "good"}, {"1", "bad"}};
+  config["label2id"] = {{"good", 0}, {"bad", 1}};
+  spill(model + "/config.json", config.dump());
+  const Outcome two = w_.train("bad", with({"model=" + model}));
+  EXPECT_EQ(two.code, 2) << two.out;
+  EXPECT_NE(two.err.find("a model of one label for task: reward"), std::string::npos) << two.err;
 }
 
 }  // namespace
