@@ -282,6 +282,7 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
     refused([&](Json& j) { j[key] = "x"; }, key, "x");
   refused([&](Json& j) { j["metric_for_best_model"] = 7; }, "metric_for_best_model", "7");
   refused([&](Json& j) { j["greater_is_better"] = 7; }, "greater_is_better", "7");
+  refused([&](Json& j) { j["window_rewards"] = 7; }, "2 numbers of window_rewards in", "7");
   refused([&](Json& j) { j["untrained_steps"] = 1; }, "untrained_steps", "1");  // all were applied
   refused([&](Json& j) { j["untrained_steps"] = -1; }, "untrained_steps", "-1");
   refused([&](Json& j) { j["loss_watch"]["losses"].erase(3); }, "128 numbers for losses", "");

@@ -307,8 +307,8 @@ class Session : private CodeSink {
   KvCache cache_;
   std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
-  int root_ = -1, code_ = -1, load_ = -1, magnitudes_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
-      to_kept_ = -1, to_trained_ = -1, eval_ = -1, save_ = -1;
+  int root_ = -1, code_ = -1, load_ = -1, magnitudes_ = -1, micro_first_ = -1, micro_next_ = -1,
+      update_ = -1, to_kept_ = -1, to_trained_ = -1, eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
 

@@ -225,12 +225,13 @@ TEST_F(Rewards, WhatElseRefusesARewardModel) {
           "a decoder of type gpt2 with a head for");
   refused({"convert", "--model", model, "--to", "gguf", "--output", w_.path("x.gguf")},
           "a model with a head of causal_lm to write as GGUF");
-  refused({"eval", "--model", model, "--task", "reward", "--center-rewards-coefficient", "-1",
+  refused({"eval", "--model", model, "--task", "reward", "--center-rewards-coefficient=-1",
            "--data", pairs},
           "--center-rewards-coefficient of 0 and above");
   refused({"eval", "--model", w_.path("base/final"), "--task", "reward", "--data", pairs},
           "a causal model of one label for --task reward");
-  refused({"eval", "--model", model, "--task", "dpo", "--data", pairs}, "a head of causal_lm");
+  refused({"eval", "--model", model, "--task", "dpo", "--data", pairs},
+          "a model with a head of causal_lm");
   refused({"eval", "--model", model, "--task", "reward", "--beta", "1", "--data", pairs},
           "--beta with --task dpo alone");
   refused({"eval", "--model", w_.path("base/final"), "--center-rewards-coefficient", "1", "--data",
