@@ -1,5 +1,6 @@
 #include "layers/parts/wiring.h"
 
+#include "engine/core/error.h"
 #include "layers/ops/rows.h"
 
 namespace snug {
