@@ -449,9 +449,10 @@ TEST(ConfigErrors, KeysWithoutEffect) {
     EXPECT_EQ(m.found, found);
     EXPECT_EQ(m.advice, advice);
   };
-  only_with("optim: lion\nadam_epsilon: 1e-6", "adam_epsilon only with optim: adam, adamw, ",
+  only_with("optim: lion\nadam_epsilon: 1e-6",
+            "adam_epsilon only with optim: adam, adam_mini, adamw, ",
             "adam_epsilon: 1.0e-06 (run.yaml:2)", "leave adam_epsilon out");
-  only_with("optim: sgd\nadam_beta1: 0.8", "adam_beta1 only with optim: adam, adamw, ",
+  only_with("optim: sgd\nadam_beta1: 0.8", "adam_beta1 only with optim: adam, adam_mini, adamw, ",
             "adam_beta1: 0.8 (run.yaml:2)", "leave adam_beta1 out");
   const std::vector<std::string> lines = {
       "sgd_momentum: 0.9",

@@ -224,7 +224,7 @@ TEST_F(Preferences, AReferenceIsOfTheRunsPairs) {
   refused({"max_eval_samples=0"}, "a reference of every pair that is evaluated");
   spill(w_.path("others.jsonl"), R"({"prompt": "the", "chosen": " cat", "rejected": " dog"})"
                                  "\n");
-  refused({"eval_data=" + w_.path("others.jsonl")}, "the reference of this run's pairs");
+  refused({"eval_data=" + w_.path("others.jsonl")}, "that of other pairs");
 }
 
 TEST_F(Preferences, KernelsReadACachedReference) {

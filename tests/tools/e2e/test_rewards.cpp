@@ -237,7 +237,10 @@ TEST_F(Rewards, WhatElseRefusesARewardModel) {
   refused({"eval", "--model", w_.path("base/final"), "--center-rewards-coefficient", "1", "--data",
            pairs},
           "--center-rewards-coefficient with --task reward alone");
-  EXPECT_EQ(w_.train("bad", with({"model=" + model, "task=causal_lm"})).code, 2);
+  const Outcome bad = w_.train("bad", with({"model=" + model, "task=causal_lm"}));
+  EXPECT_EQ(bad.code, 2) << bad.out;
+  EXPECT_NE(bad.err.find("task=auto, or the model that it was made from"), std::string::npos)
+      << bad.err;
   Json config = Json::parse(slurp(model + "/config.json"));
   config["id2label"] = {{"0", "good"}, {"1", "bad"}};
   config["label2id"] = {{"good", 0}, {"bad", 1}};
