@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "engine/core/error.h"
+#include "engine/io/fingerprint.h"
 #include "tools/setup/row_data.h"
 
 namespace snug {
