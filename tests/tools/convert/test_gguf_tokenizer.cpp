@@ -6,6 +6,7 @@
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/tokenizer_spec.h"
+#include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
 #include "tests/support/folders.h"
 #include "tools/convert/gguf_tokenizer.h"
@@ -82,11 +83,12 @@ class Pieces : public testing::Test {
   Tokenizer tokenizer(const std::function<void(json&)>& change = [](json&) {}) const {
     json j = golden_["tokenizer"];
     change(j);
-    const std::string path = testing::TempDir() + "gguf_pieces_tokenizer.json";
+    const std::string path = folder_ / "tokenizer.json";
     write_json_file(path, j);
     return Tokenizer::load(path);
   }
   json golden_;
+  TempFolder folder_;
 };
 
 TEST_F(Pieces, ScoresAreSentencePieces) {
@@ -214,7 +216,7 @@ TEST_F(Pieces, NamesOfPhi) {
 
 // The keys of a tokenizer of pieces with tokens of every type and a model that ends in four ways.
 TEST_F(Pieces, KeysTypesAndEnds) {
-  const std::string folder = testing::TempDir() + "gguf_pieces_folder";
+  const std::string folder = folder_ / "folder";
   std::filesystem::create_directories(folder);
   write_json_file(folder + "/generation_config.json", {{"eos_token_id", {2, 460, 461, 9}}});
   write_json_file(folder + "/tokenizer_config.json",
