@@ -103,7 +103,10 @@ int eval_rows(EvalArguments& a) {
              language = !has_metrics(spec.head) && !pairs;
   const bool tokens = spec.head != HeadKind::sequence_classification && !pairs;
   if (pairs && r.rows->pairs().reference() && a.options.adapter.empty())
-    tell(stderr, "Note: without --adapter the model is its own reference: every reward is 0.\n");
+    tell(stderr,
+         "Note: without --adapter the model is its own reference: every reward is 0; --loss-type "
+         "orpo "
+         "and simpo have none.\n");
   if (a.json) {
     nlohmann::json j = {{"task", pairs ? a.config.task : to_string(spec.head)},
                         {"loss", result.loss},

@@ -25,15 +25,26 @@ Regex compiled(const ParamGroup& g, const std::string& where) {
   }
 }
 
+// Of what is trained, of layers the first: the others' are alike.
+std::string names_of(const ParamTable& table) {
+  std::string text;
+  int first = -1, left = 24;
+  for (int i = 0; i < table.size(); ++i) {
+    const ParamInfo& p = table[i];
+    if (!p.trainable) continue;
+    if (p.part >= 0 && first < 0) first = p.part;
+    if ((p.part >= 0 && p.part != first) || left-- <= 0) continue;
+    text += (text.empty() ? "" : ", ") + p.name.str();
+  }
+  return text;
+}
+
 void add_groups(OptimizerConfig& o, const RunConfig& config, const ParamTable& table) {
   const std::vector<ParamGroup> groups = groups_of(config.param_groups);
   const std::string where = config.where("param_groups");
   if (groups.empty()) return;
   o.group_of.assign(static_cast<size_t>(table.size()), 0);
   RegexScratch scratch;
-  std::string example = table[0].name.str();  // of what is trained
-  for (int i = table.size() - 1; i >= 0; --i)
-    if (table[i].trainable) example = table[i].name.str();
   for (const ParamGroup& g : groups) {
     if (g.learning_rate >= 0 && config.learning_rate == 0)
       fail(ErrorCode::usage,
@@ -63,7 +74,7 @@ void add_groups(OptimizerConfig& o, const RunConfig& config, const ParamTable& t
       fail(ErrorCode::usage, "params of param_groups that are found in a parameter's name",
            frozen > 0 ? fmt::format("\"{}\" ({}), in {} that are frozen", g.params, where, frozen)
                       : fmt::format("\"{}\" ({}), in none of {}", g.params, where, table.size()),
-           fmt::format("names such as {}; snug inspect on a model's folder lists them", example));
+           "what is part of a name: " + names_of(table));
     std::string text = fmt::format("{} parameters ({} elements) of '{}'", found,
                                    human_count(static_cast<double>(elements)), g.params);
     if (g.learning_rate >= 0) text += fmt::format(", learning_rate {}", g.learning_rate);
