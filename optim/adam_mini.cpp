@@ -70,11 +70,10 @@ int64_t blocks_of(const ParamInfo& param, std::span<const OptimPiece> pieces) {
     for (const OptimPiece& p : pieces) blocks += p.head > 0 ? p.rows / p.head : p.rows;
     return blocks;
   }
-  // Of scales, as of biases, every element its own: adapters' rows and columns are no blocks.
-  const std::string_view name = param.name.view();
-  const bool scale = name.find(".ia3_l") != name.npos || name.find("magnitude") != name.npos;
-  if (scale || name.ends_with("bias")) return -1;
-  return param.shape.rank() == 2 ? param.rows : 1;
+  // One row or one column is a vector of scales, whose elements are, like a bias's, their own blocks.
+  if (param.shape.rank() == 2)
+    return std::min(param.shape[0], param.shape[1]) > 1 ? param.rows : -1;
+  return param.name.view().ends_with("bias") ? -1 : 1;
 }
 
 AdamMiniOptimizer::AdamMiniOptimizer(OptimizerConfig config, const std::vector<OptimState>& states,

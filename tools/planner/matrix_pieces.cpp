@@ -23,6 +23,14 @@ std::vector<OptimPiece> pieces_of_weight(const ParamInfo& p, const Model& model)
   return {{p.rows}};
 }
 
+// A scale of each row, or of each column, of two extents as files have it, and no matrix.
+bool is_scale(const ParamInfo& p, const Model& model) {
+  for (const auto& [layer, adapter] : model.adapters())
+    for (size_t k = 0; k < adapter.pieces.size() && adapter.kind == AdapterKind::ia3; ++k)
+      if (p.name.view() == adapter_scale_name(layer, adapter, k)) return true;
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::vector<OptimPiece>> matrix_pieces(const Model& model) {
@@ -31,8 +39,7 @@ std::vector<std::vector<OptimPiece>> matrix_pieces(const Model& model) {
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     const bool layers = p.part >= 0 && (p.linear || is_adapter_name(p.name.view()));
-    // One column is a scale of each row (IA3), no matrix.
-    if (!p.trainable || p.shape.rank() != 2 || p.shape[1] < 2 || !layers) continue;
+    if (!p.trainable || p.shape.rank() != 2 || !layers || is_scale(p, model)) continue;
     std::vector<OptimPiece>& own = all[static_cast<size_t>(i)];
     own = pieces_of_weight(p, model);
     int64_t rows = 0;

@@ -270,6 +270,15 @@ Values cached(const AttentionCase& c, DType dtype, const Values& qkv, int64_t P,
   return out;
 }
 
+Values whole_sequence(const AttentionCase& c, DType dtype, const Values& qkv) {
+  return run_on_emu([&](Case& t) {
+    attention_forward(t.ctx(), t.output("out", {c.B * c.T, c.H * c.D}, dtype),
+                      t.output("lse", {c.B, c.H, c.T}, kF32),
+                      t.input("qkv", {c.B * c.T, c.width()}, dtype, qkv), c.B, c.T, spec_of(c),
+                      t.step_state(StepState{}));
+  })["out"];
+}
+
 TEST(AttentionSimt, CachedHasTheBitsOfTheWholeSequence) {
   for (const int64_t window : {0, 5, 34})
     for (const Sizes& s : {Sizes{2, 41, 4, 2, 12, true, kF32},
@@ -281,12 +290,7 @@ TEST(AttentionSimt, CachedHasTheBitsOfTheWholeSequence) {
       c.window = window;
       if (window == 5) c.softcap = 0.75;
       const Data data = data_of(c, s.dtype);
-      const Values whole = run_on_emu([&](Case& t) {
-        attention_forward(t.ctx(), t.output("out", {c.B * c.T, c.H * c.D}, s.dtype),
-                          t.output("lse", {c.B, c.H, c.T}, kF32),
-                          t.input("qkv", {c.B * c.T, c.width()}, s.dtype, data.qkv), c.B, c.T,
-                          spec_of(c), t.step_state(StepState{}));
-      })["out"];
+      const Values whole = whole_sequence(c, s.dtype, data.qkv);
       EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T, {s.T}, 0), whole);
       EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T + 6, {1, 30, 1, 1, s.T - 33}, 77), whole);
     }
@@ -302,12 +306,7 @@ TEST(AttentionSimt, ARingHasTheBitsOfTheWholeSequence) {
       AttentionCase c = case_of(s);
       c.window = window;
       const Data data = data_of(c, s.dtype);
-      const Values whole = run_on_emu([&](Case& t) {
-        attention_forward(t.ctx(), t.output("out", {c.B * c.T, c.H * c.D}, s.dtype),
-                          t.output("lse", {c.B, c.H, c.T}, kF32),
-                          t.input("qkv", {c.B * c.T, c.width()}, s.dtype, data.qkv), c.B, c.T,
-                          spec_of(c), t.step_state(StepState{}));
-      })["out"];
+      const Values whole = whole_sequence(c, s.dtype, data.qkv);
       std::vector<int64_t> pieces(static_cast<size_t>(s.T / 16), 16);
       pieces.resize(pieces.size() + static_cast<size_t>(s.T % 16), 1);
       ASSERT_EQ(attention_ring(window, 16), 128);
