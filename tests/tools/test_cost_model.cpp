@@ -112,6 +112,11 @@ TEST(CostModel, WhatWasNotMeasuredHasRates) {
   EXPECT_NEAR(product, static_cast<double>(int64_t{1} << 40) / r.fp32_matrix, 1e-4);
   EXPECT_NEAR(m.seconds(op("add", 8, int64_t{1} << 40), 1),
               static_cast<double>(int64_t{1} << 40) / r.memory, 1e-4);
+  // What a product of few rows moves takes time beside its sums, on a processor alone.
+  const OpRecord few =
+      op("linear", int64_t{1} << 36, int64_t{1} << 36, "tn wide short, f32 f32, avx2");
+  const double sums = static_cast<double>(int64_t{1} << 36) / r.fp32_matrix;
+  EXPECT_NEAR(m.seconds(few, 1), sums + static_cast<double>(int64_t{1} << 36) / r.memory, 1e-4);
   EXPECT_GT(m.seconds(op("attention_forward", 1 << 30, 8, "attention f32 f32 avx2"), 1),
             m.seconds(op("linear", 1 << 30, 8, "nt wide long, f32 f32, avx2"), 1));
   const CostModel wide = CostModel::uncalibrated("amx_bf16", 2);
@@ -125,6 +130,9 @@ TEST(CostModel, WhatWasNotMeasuredHasRates) {
   EXPECT_NEAR(
       described.seconds(op("linear", int64_t{1} << 40, 8, "nt wide long, f32 f32, avx2"), 256),
       2 * product, 1e-3 * product);
+  device.product_traffic_adds = false;
+  EXPECT_NEAR(CostModel::described("box", device).seconds(few, int64_t{1} << 40),
+              static_cast<double>(int64_t{1} << 36) / r.memory, 1e-4);
 }
 
 // Attention by a GPU's kernels says nothing of a dtype: it multiplies in the model's.

@@ -31,7 +31,8 @@ CostModel CostModel::uncalibrated(const std::string& instruction_set, int thread
               .vector = n * fp32 / 8,
               .memory = std::min(n * 12e9, 60e9),
               .link = std::min(n * 3e9, 10e9),
-              .op = 5e-6};
+              .op = 5e-6,
+              .product_traffic_adds = true};
   return m;
 }
 
@@ -110,8 +111,10 @@ double CostModel::seconds(const OpRecord& op, int64_t rows) const {
     rate = narrow ? rates_.bf16_matrix : rates_.fp32_matrix;
   if (!variant.empty() && rates_.half_rate_rows > 0)
     rate *= static_cast<double>(rows) / (static_cast<double>(rows) + rates_.half_rate_rows);
-  return std::max(static_cast<double>(op.flops) / rate,
-                  static_cast<double>(op.bytes) / rates_.memory) +
+  const double sums = static_cast<double>(op.flops) / rate;
+  const double traffic = static_cast<double>(op.bytes) / rates_.memory;
+  const bool product = !variant.empty() && !variant.starts_with("attention");
+  return (product && rates_.product_traffic_adds ? sums + traffic : std::max(sums, traffic)) +
          rates_.op + between();
 }
 
