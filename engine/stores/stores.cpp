@@ -222,7 +222,8 @@ UpdateTargets Stores::targets() const {
   UpdateTargets t;
   if (sharded_ && (gathered_ || policy_.separate_master)) {
     // Acquired span by span; what is said here is the range.
-    t.master = {nullptr, {table_.trained_elements()}, DType::f32, Place::plan, Name("master")};
+    const DType held = policy_.separate_master ? DType::f32 : policy_.compute;
+    t.master = {nullptr, {table_.trained_elements()}, held, Place::plan, Name("master")};
   } else {
     t.master = master();
   }

@@ -11,6 +11,7 @@
 #include "engine/core/rng.h"
 #include "engine/kernels/gradient_norm.h"
 #include "layers/models/family.h"
+#include "optim/kahan.h"
 #include "parallel/local_transport.h"
 #include "tests/parallel/ranks.h"
 #include "tests/tools/session_case.h"
@@ -25,6 +26,8 @@ struct Case {
   const char* recompute = "none";
   Place place = Place::cpu;
   double max_grad_norm = 0.5;  // clips
+  bool master = true;          // of 16-bit weights
+  bool kahan = false;          // without one: a compensation instead of rounding at random
 };
 
 constexpr const char* kGpt2 =
@@ -59,7 +62,11 @@ void fill_weights(Session& s) {
                          static_cast<uint64_t>(i) * 1000003u + static_cast<uint64_t>(element);
                      float v = 0.4f * (uniform_from(static_cast<uint32_t>(mix64(key))) - 0.5f);
                      if (p.init == Init::ones) v += 1.0f;
-                     at.as<float>()[k] = element < p.real_elements() ? v : 0.0f;
+                     if (element >= p.real_elements()) v = 0.0f;
+                     if (at.dtype == DType::bf16)
+                       at.as<bf16>()[k] = from_f32<bf16>(v);
+                     else
+                       at.as<float>()[k] = v;
                    }
                  });
   }
@@ -73,8 +80,9 @@ void read_all(Session& s, Result& out) {
   for (int i = 0; i < table.size(); ++i)
     resting.each(table[i].offset, table[i].real_elements(),
                  [&](const RestingWeights::Piece&, int64_t, const View& at) {
-                   const auto* v = at.as<float>();
-                   out.weights.insert(out.weights.end(), v, v + at.elements());
+                   for (int64_t k = 0; k < at.elements(); ++k)
+                     out.weights.push_back(at.dtype == DType::bf16 ? to_f32(at.as<bf16>()[k])
+                                                                   : at.as<float>()[k]);
                  });
   StateStore& store = s.optimizer_state();
   const auto add = [&](const View& v) {
@@ -100,7 +108,9 @@ void read_all(Session& s, Result& out) {
 
 Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64_t steps = 3) {
   const ModelSpec spec = resolve_model("", c.model).spec;
-  const Model model(spec, parse_precision(c.precision), {}, {}, ranks);
+  Precision precision = parse_precision(c.precision);
+  if (!c.master) precision.master = precision.compute;
+  const Model model(spec, precision, {}, {}, ranks);
   test::RunOptions o;
   o.decisions.T = 12;
   o.decisions.micro_batch = micro;
@@ -114,6 +124,10 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
   o.optimizer.name = c.optim;
   o.optimizer.weight_decay = 0.1;
   o.optimizer.learning_rate = 1e-2;
+  if (c.kahan) {
+    o.optimizer.state = StateForm::bf16;
+    o.optimizer.args.emplace_back(kKahanArgument, 1.0);
+  }
   o.settings.target = c.place;
   const Schedule schedule = test::plan_schedule(model, o, {.seconds = 0});
   Result result;
@@ -192,7 +206,11 @@ void expect_close(const Result& a, const Result& b, bool wide) {
 
 void check(const Case& c, int ranks, int64_t micro, int64_t G) {
   SCOPED_TRACE(std::string(c.model).substr(0, 24) + " " + c.precision + " " + c.optim + " " +
-               c.recompute + ", ranks " + std::to_string(ranks));
+               c.recompute +
+               (c.master  ? ""
+                : c.kahan ? " kahan"
+                          : " no master") +
+               ", ranks " + std::to_string(ranks));
   const bool once = micro * ranks >= G;  // one micro-step a window
   const bool wide = !std::strcmp(c.precision, "fp32");
   const Result plain = train(c, ranks, 0, micro, G);
@@ -227,6 +245,15 @@ TEST(RankSessions, StagesHaveTheSameBitsAndOneRanksNumbers) {
 TEST(RankSessions, SeveralMicroStepsAWindow) {
   check({kGpt2, "fp32", "adamw", "block"}, 2, 1, 5);
   check({kLlama, "bf16"}, 3, 1, 7);
+}
+
+// What the seed rounds an element by depends on its place in the whole range, not in a piece.
+TEST(RankSessions, WeightsWithoutAMaster) {
+  Case c{kGpt2, "bf16"};
+  c.master = false;
+  check(c, 2, 1, 2);
+  check({kLlama, "bf16", "adamw_8bit", "none", Place::cpu, 0.5, false}, 3, 1, 3);
+  check({kNeox, "bf16", "adamw", "none", Place::cpu, 0.5, false, true}, 2, 1, 2);
 }
 
 TEST(RankSessions, OnTheEmulatedPlace) {

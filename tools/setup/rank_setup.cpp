@@ -1,7 +1,6 @@
 #include "tools/setup/rank_setup.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
@@ -49,11 +48,6 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
     if (*value != "none") refuse(key, *value, "none");
   }
   r.use_host = r.paged_states = false;
-  if (no_master(r.model->precision()))
-    fail(ErrorCode::unsupported, "one rank for weights without a master",
-         fmt::format("ranks: {} ({}), allow: [{}]", config.ranks, config.where("ranks"),
-                     fmt::join(config.allow, ", ")),
-         "ranks=1, or no_master out of allow");
   // Norms and means over a parameter are of all of it.
   const bool whole = find_optimizer(config.optim)->reach != OptimReach::element;
   if (whole && config.zero != "auto" && config.zero != "0")

@@ -98,6 +98,20 @@ TEST(Ranks, ACheckpointOfAnyNumberOfRanksServesAnyOther) {
   }
 }
 
+// The published recipe of 2 + 2 + 4 bytes a parameter, in pieces.
+TEST(Ranks, WeightsWithoutAMasterGoOnInPieces) {
+  const Workspace w;
+  const std::vector<std::string> recipe = {"precision=bf16", "allow=[no_master,bf16_gradients]",
+                                           "optim=adamw_bf16", "zero=3"};
+  w.trained("whole", with(recipe));
+  expect_exact(w, "whole");
+  expect_exact(w, "whole/ranks/1");
+  w.trained("part", with(joined(recipe, {"save_steps=5", "max_steps=12"})));
+  lose_power_after(w, "part", "on", 5);
+  w.trained("on", with(joined(recipe, {"resume=latest"})));
+  expect_same_bytes(w, "on", "whole", "final/model.safetensors");
+}
+
 // One rank goes on from what two have written, with their own configuration; folders of ranks that are no
 // more go.
 TEST(Ranks, OneGoesOnFromTheConfigurationOfTwo) {
