@@ -25,12 +25,16 @@ std::string known_types() {
   return list;
 }
 
+}  // namespace
+
 std::string known_names() {
   std::string list;
   for (const Family* f : kFamilies)
     for (const std::string& n : f->names()) list += (list.empty() ? "" : ", ") + n;
   return list;
 }
+
+namespace {
 
 // For a model that is neither a folder nor a known name.
 std::string name_advice(const std::string& asked) {
