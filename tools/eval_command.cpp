@@ -90,7 +90,7 @@ int eval_text(EvalArguments& a) {
     fmt::print("data: {}\nloss {:.6f}  perplexity {}  over {} tokens in {}\n", data.text, r.loss,
                perplexity_text(std::exp(r.loss), 4), r.tokens,
                a.stride > 0 ? fmt::format("windows of {}, one every {}", T, a.stride)
-                            : fmt::format("{} samples of {}", data.eval_samples, T));
+                            : fmt::format("{} of {}", count_of(data.eval_samples, "sample"), T));
   }
   return 0;
 }
