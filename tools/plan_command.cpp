@@ -120,7 +120,7 @@ int scale_plans(const ConfigArguments& a, const std::string& text, const std::st
   const std::vector<int64_t> list = parse_scale(text);
   if (a.config.target.empty())
     fail(ErrorCode::usage, "a target for --scale: ranks of this machine share its cores", "none",
-         "target=h100 link=400GbE");
+         "target=h100");
   const RunSetup first = make_setup(a.config);
   const PlanRequest& given = first.request;
   const int64_t share = ceil_div(samples_per_step(given), int64_t{given.ranks});
