@@ -58,7 +58,7 @@ int bench_step(const Arguments& arguments) {
     fail(ErrorCode::usage, "--no-roofs with --json, since the table is shares of the roofs",
          "--no-roofs alone", "snug bench --json --no-roofs");
   if (steps < 1)
-    fail(ErrorCode::usage, "--steps of at least 1", std::to_string(steps), "snug bench --help");
+    fail(ErrorCode::usage, "--steps of at least 1", std::to_string(steps), "--steps 10");
   BenchRun run(a.config);
   const Plan& plan = run.plan();
   const double startup = seconds_since_start();

@@ -89,7 +89,8 @@ std::string device_of(const std::vector<std::string>& words) {
   const std::string& word = words.front();
   if (words.size() > 1 || !word.starts_with(kKey) || word.size() == kKey.size())
     fail(ErrorCode::usage, "flags and device=cpu, device=cuda or device=emu after snug calibrate",
-         fmt::format("\"{}\"", fmt::join(words, "\", \"")), "snug calibrate device=cuda");
+         fmt::format("\"{}\"", fmt::join(words, "\", \"")),
+         "snug calibrate, or snug calibrate device=cuda for a GPU");
   return word.substr(kKey.size());
 }
 
@@ -168,7 +169,7 @@ int calibrate_command(const Arguments& arguments) {
   if (settings.target != Place::cpu) {
     if (parser.given("--threads"))
       fail(ErrorCode::usage, "--threads for device=cpu", "--threads of a GPU or the emulator",
-           "snug calibrate device=cuda");
+           "leave --threads out");
     return calibrate_the_device(settings, seconds, force, json);
   }
   const MachineKey key = machine_key(resolve_threads(threads));

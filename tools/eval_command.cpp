@@ -59,8 +59,15 @@ int eval_text(EvalArguments& a) {
                        std::max<int64_t>(1, o.T / 2)));
     const ScratchFolder scratch("eval");  // gone before the work starts: open files need no name
     // A sliding window cuts the files itself: any text of two tokens will do.
+    const bool at_most = a.length == 0 && a.stride == 0;
     data = prepare_data(a.config, tokenizer, spec.V, a.stride > 0 ? 1 : o.T, scratch.path(), false,
-                        {.budget = o.host_budget, .key = "--memory ", .set = o.memory > 0});
+                        {.budget = o.host_budget, .key = "--memory ", .set = o.memory > 0}, false,
+                        at_most);
+    if (at_most && data.T < o.T) {
+      tell(stderr, "Note: no file has {} tokens: samples of {}, as with --max-length {}.\n",
+           o.T + 1, data.T, data.T);
+      o.T = data.T;
+    }
     o.eval_batch = std::min(o.eval_batch, data.eval_samples);
   });
   const int64_t T = in.plan.decisions.T;
@@ -83,7 +90,7 @@ int eval_text(EvalArguments& a) {
     fmt::print("data: {}\nloss {:.6f}  perplexity {}  over {} tokens in {}\n", data.text, r.loss,
                perplexity_text(std::exp(r.loss), 4), r.tokens,
                a.stride > 0 ? fmt::format("windows of {}, one every {}", T, a.stride)
-                            : fmt::format("{} samples of {}", data.eval_samples, T));
+                            : fmt::format("{} of {}", count_of(data.eval_samples, "sample"), T));
   }
   return 0;
 }
@@ -287,8 +294,10 @@ int eval_command(const Arguments& arguments) {
               "before it as fits (0: samples side by side)")
       .option("--choices", a.choices, "FILE",
               "questions, a JSON object a line: query or ctx, choices or endings, gold or label")
-      .option("--max-length", a.length, "T",
-              "tokens of a sample (default: the model's, at most 1024 for texts)")
+      .option(
+          "--max-length", a.length, "T",
+          "tokens of a sample (default: the model's, at most 1024 for texts, and no more than the "
+          "longest file has)")
       .option("--text-column", a.config.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
       .option("--text-pair-column", a.config.text_pair_column, "NAME",

@@ -5,9 +5,10 @@
   tools/nanogpt.py --back run1/final ckpt.pt
 
 A GPT-2 without biases (bias=False) has them as zeros in the folder, which transformers opens as
-GPT2LMHeadModel and which computes the same; freeze='bias$' keeps them so in training. Back, biases
-that are all zero are left out and model_args say bias=False. Linear weights are (out, in) there and
-(in, out) in the folder, and its activation is the exact GELU (activation_function: gelu).
+GPT2LMHeadModel and which computes the same; "bias": false in config.json keeps them so in training.
+Back, biases that are all zero are left out and model_args say bias=False. Linear weights are
+(out, in) there and (in, out) in the folder, and its activation is the exact GELU
+(activation_function: gelu).
 """
 import json
 import os
@@ -45,14 +46,14 @@ def to_folder(checkpoint, folder):
               "n_embd": c, "n_layer": args["n_layer"], "n_head": args["n_head"],
               "activation_function": "gelu", "layer_norm_epsilon": 1e-5,
               "tie_word_embeddings": True}
+    if not args.get("bias", True):
+        config["bias"] = False
     for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
         config[key] = args.get("dropout", 0.0)
     os.makedirs(folder, exist_ok=False)
     save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as out:
         json.dump(config, out, indent=2)
-    if not args.get("bias", True):
-        print("without biases: freeze='bias$' keeps them at zero")
 
 
 def back(folder, checkpoint):

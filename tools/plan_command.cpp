@@ -55,6 +55,7 @@ int sweep_budgets(PlanRequest request, const std::string& sweep, const std::stri
   std::vector<int64_t> budgets = parse_sweep(sweep);
   std::sort(budgets.begin(), budgets.end());
   request.reserve = 0;
+  request.whole_device = false;
   request.budget = budgets.back();
   if (json && batch_refusal(request)) {
     // The keys of a rung, and those of a plan.
@@ -119,7 +120,7 @@ int scale_plans(const ConfigArguments& a, const std::string& text, const std::st
   const std::vector<int64_t> list = parse_scale(text);
   if (a.config.target.empty())
     fail(ErrorCode::usage, "a target for --scale: ranks of this machine share its cores", "none",
-         "target=h100 link=400GbE");
+         "target=h100");
   const RunSetup first = make_setup(a.config);
   const PlanRequest& given = first.request;
   const int64_t share = ceil_div(samples_per_step(given), int64_t{given.ranks});
@@ -136,6 +137,7 @@ int scale_plans(const ConfigArguments& a, const std::string& text, const std::st
     }
     RunSetup setup = make_setup(load_config(a.config_path, overrides));
     forget_free_bytes(setup.request, true);
+    setup.request.whole_device = false;  // the fastest plans are compared
     PlanSearch search(setup.request);
     scale.plans.push_back({ranks, make_plan(setup.request, search)});
   }

@@ -57,6 +57,7 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
 
 std::string human_seconds(double seconds) {
   if (!(seconds < 1e9)) return "-";
+  if (seconds > 0 && seconds < 0.1) return fmt::format("{:.1f} ms", 1e3 * seconds);
   if (seconds < 10) return fmt::format("{:.1f}s", seconds);
   const auto s = static_cast<int64_t>(seconds + 0.5);
   if (s < 60) return fmt::format("{}s", s);

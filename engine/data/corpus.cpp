@@ -247,9 +247,13 @@ class Pass {
                        !record.is_object()  ? json_brief(record)
                        : it == record.end() ? fmt::format("no \"{}\"{}", key, keys_of(record))
                                             : fmt::format("\"{}\" is {}", key, json_brief(*it))),
-           fmt::format("write each document as {{\"{}\": \"...\"}} on its own line, or name the "
-                       "key with text_column (of eval and tokenizer: --text-column)",
-                       key));
+           task_of_record(record).empty()
+               ? fmt::format("write each document as {{\"{}\": \"...\"}} on its own line, or name "
+                             "the key with text_column (of eval and tokenizer: --text-column)",
+                             key)
+               : task_of_record(record) +
+                     " (of eval: --task), or name the key of a text with text_column (of eval and "
+                     "tokenizer: --text-column)");
     document(it->get_ref<const std::string&>());
   }
 

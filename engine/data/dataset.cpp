@@ -38,15 +38,16 @@ WindowDataset::WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOpti
     found = fmt::format("{} tokens in {}", tokens, files_.front().file().path());
   if (files_.size() > 1)
     found = fmt::format("{} tokens in {} files, {} in the longest", tokens, files_.size(), longest);
+  // Two samples where one is held out.
+  const int64_t most = options.eval_fraction > 0.0 ? (longest - 1) / 2 : longest - 1;
   if (samples == 0)
-    fail(
-        ErrorCode::data,
-        fmt::format("at least {} tokens in one file for a sample of max_length {}", T + 1, T),
-        found,
-        longest < 2
-            ? "give more text"
-            : fmt::format("give more text, or set max_length (of eval: --max-length) to {} or less",
-                          longest - 1));
+    fail(ErrorCode::data,
+         fmt::format("at least {} tokens in one file for a sample of max_length {}", T + 1, T),
+         found,
+         most < 1 ? "give more text"
+                  : fmt::format(
+                        "give more text, or set max_length (of eval: --max-length) to {} or less",
+                        most));
   if (options.eval_fraction > 0.0) {
     if (samples < 2)
       fail(

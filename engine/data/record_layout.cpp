@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
 #include "engine/io/byte_source.h"
@@ -89,6 +90,16 @@ void refuse_records(RecordLayout layout, std::string_view beginning, const std::
   }
   fail(ErrorCode::data, fmt::format("text, or a record a line, in {}", path), found,
        advice + column);
+}
+
+std::string task_of_record(const nlohmann::json& record) {
+  if (!record.is_object()) return {};
+  if (record.contains("chosen") && record.contains("rejected"))
+    return "task=dpo or task=reward, which read pairs of answers";
+  for (const char* key : {"messages", "conversations"})
+    if (record.contains(key) && record[key].is_array())
+      return "task=sft, which reads conversations";
+  return {};
 }
 
 }  // namespace snug

@@ -1,6 +1,7 @@
 // Records of JSON where text is expected: what a file begins with tells them from a document.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -20,5 +21,9 @@ RecordLayout record_layout(std::string_view beginning, std::string_view path);
 // an array, unpacking what is packed, or the name that lines want.
 [[noreturn]] void refuse_records(RecordLayout layout, std::string_view beginning,
                                  const std::string& path);
+
+// "task=sft, which reads conversations", of a record that a task other than those of texts reads; empty of
+// another one.
+std::string task_of_record(const nlohmann::json& record);
 
 }  // namespace snug

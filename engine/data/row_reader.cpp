@@ -180,7 +180,8 @@ class Reader {
     if (o_.max_length <= around)
       fail(ErrorCode::usage,
            fmt::format("a max_length above the {} special tokens of a row", around),
-           fmt::format("{}", o_.max_length), "set it to 128, for example");
+           fmt::format("{}", o_.max_length),
+           fmt::format("max_length={}, for example", 8 * around + 8));
     form_.types = causal()      ? o_.pairs != nullptr
                   : given_ids() ? any_types_
                   : any_pair_   ? template_.pair_types

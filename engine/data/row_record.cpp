@@ -12,6 +12,7 @@
 #include "engine/data/chat_rows.h"
 #include "engine/data/json_records.h"
 #include "engine/data/pair_rows.h"
+#include "engine/data/record_layout.h"
 #include "engine/data/row_words.h"
 #include "engine/data/table_reader.h"
 #include "engine/io/json.h"
@@ -61,6 +62,10 @@ class Keys {
       if (list.size() > 200) break;
     }
     return list.empty() ? "an empty object" : "the keys " + list;
+  }
+  std::string other_task() const {
+    const std::string task = task_of_record(record_);
+    return task.empty() ? task : task + ", or ";
   }
   std::string text(json& value, const std::string& key) const {
     if (!value.is_string())
@@ -162,7 +167,7 @@ void read_text(Keys& keys, const RowOptions& o, RowRecord& out) {
   if (!text)
     keys.refuse(fmt::format("a text under \"{}\" in every record",
                             o.text_column.empty() ? "text" : o.text_column),
-                keys.others(), "name the key of the text with text_column");
+                keys.others(), keys.other_task() + "name the key of the text with text_column");
   out.text = keys.text(*text, keys.key());
   if (!pair_key.empty() && !(pair = keys.find({pair_key})))
     keys.refuse(fmt::format("a second text under \"{}\" in every record", pair_key), keys.others(),

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -100,12 +101,19 @@ class SafetensorsFolder {
   const SafeTensor* find(std::string_view name) const;
   const SafeTensor& at(std::string_view name) const;
   const SafeMetadata& metadata() const { return files_.front().metadata(); }
+  // A tensor of zeros, F32, that no file has, found as theirs are.
+  void add_zeros(const std::string& name, const std::vector<int64_t>& shape);
 
  private:
+  struct Zeros {
+    SafeTensor tensor;
+    std::vector<uint8_t> bytes;
+  };
   void open_index(const std::string& index);
 
   std::string path_;
   std::vector<SafetensorsReader> files_;
+  std::vector<std::unique_ptr<Zeros>> zeros_;
 };
 
 struct SafeSpec {

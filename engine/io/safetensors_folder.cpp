@@ -100,12 +100,24 @@ std::vector<const SafeTensor*> SafetensorsFolder::tensors() const {
   std::vector<const SafeTensor*> out;
   for (const SafetensorsReader& reader : files_)
     for (const SafeTensor& t : reader.tensors()) out.push_back(&t);
+  for (const std::unique_ptr<Zeros>& z : zeros_) out.push_back(&z->tensor);
   return out;
+}
+
+void SafetensorsFolder::add_zeros(const std::string& name, const std::vector<int64_t>& shape) {
+  auto zeros = std::make_unique<Zeros>();
+  zeros->tensor = {.name = name, .dtype = SafeDType::F32, .shape = shape};
+  zeros->bytes.assign(static_cast<size_t>(4 * zeros->tensor.elements()), 0);
+  zeros->tensor.data = zeros->bytes.data();
+  zeros->tensor.bytes = static_cast<int64_t>(zeros->bytes.size());
+  zeros_.push_back(std::move(zeros));
 }
 
 const SafeTensor* SafetensorsFolder::find(std::string_view name) const {
   for (const SafetensorsReader& reader : files_)
     if (const SafeTensor* t = reader.find(name)) return t;
+  for (const std::unique_ptr<Zeros>& z : zeros_)
+    if (z->tensor.name == name) return &z->tensor;
   return nullptr;
 }
 

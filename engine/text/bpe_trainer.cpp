@@ -204,7 +204,7 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options) : options_(std::move(options))
     if (sorted[i].empty() || !is_valid_utf8(sorted[i]) || repeated) {
       fail(ErrorCode::usage, "special tokens that are different, non-empty UTF-8",
            (repeated ? "twice \"" : "\"") + sanitize_utf8(sorted[i]) + "\"",
-           "correct special_tokens");
+           repeated ? "name each once" : "leave this one out");
     }
   }
   for (const char* needed : {"[UNK]", "[CLS]", "[SEP]"}) {
@@ -214,7 +214,7 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options) : options_(std::move(options))
   }
   if (pieces && options_.limit_alphabet < 1) {
     fail(ErrorCode::usage, "limit_alphabet of at least 1", std::to_string(options_.limit_alphabet),
-         "use 1000");
+         "limit_alphabet 1000");
   }
   const auto specials = static_cast<int64_t>(sorted.size());
   const int64_t least = (pieces ? 1 : 256) + specials;
@@ -223,7 +223,7 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options) : options_(std::move(options))
          "vocab_size from " + std::to_string(least) + (pieces ? " (" : " (256 bytes and ") +
              std::to_string(specials) + " special tokens) to 16777216",
          "vocab_size " + std::to_string(options_.vocab_size),
-         "ask for a vocabulary of 512 or more; common sizes are 8192 to 65536");
+         "vocab_size 512 or more; common sizes are 8192 to 65536");
   }
 }
 

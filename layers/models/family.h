@@ -98,6 +98,7 @@ struct Family {
   // Gives the spec one of `heads`, with what the family has in it.
   void (*set_head)(ModelSpec& spec, HeadKind head) = nullptr;
   std::span<const HeadKind> heads = {};  // in the order of messages
+  bool reads_bias = false;               // its configs may say bias: false (absent_biases.h)
 };
 
 // Gives the keys of a config their own names. Throws usage if one is there under both, with
@@ -120,6 +121,9 @@ void set_head(ModelSpec& spec, HeadKind head, const std::string& origin);
 // "masked_lm"; the word of the key task.
 const char* to_string(HeadKind head);
 HeadKind parse_head(std::string_view word);
+
+// The named shapes of all families, with commas between.
+std::string known_names();
 
 // settle_head() of weights.h is asked where the folder's weights are read.
 ModelSource resolve_model(const std::string& model, const std::string& map, int64_t vocab_size = 0);

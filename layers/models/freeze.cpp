@@ -105,7 +105,8 @@ Frozen resolve_freeze(const ModelSpec& spec, const FreezeRules& rules) {
     const auto frozen_name = [&](std::string_view name) {
       const bool by_own = freeze.matches(p.name.view()), by_file = freeze.matches(name);
       const bool not_by_own = unfreeze.matches(p.name.view()), not_by_file = unfreeze.matches(name);
-      return (by_own || by_file) && !(not_by_own || not_by_file);
+      const bool zero = spec.zero_biases && p.name.view().ends_with(".bias");
+      return zero || ((by_own || by_file) && !(not_by_own || not_by_file));
     };
     std::string first;  // of the pieces
     std::optional<bool> frozen;

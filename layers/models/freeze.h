@@ -28,7 +28,7 @@ struct Frozen {
 
 // Throws usage, naming the key, on a pattern that does not compile or matches nothing (with the
 // names there are), on rules that freeze part of what is one parameter here, and if nothing is left
-// to train.
+// to train. Biases that are to stay zero are frozen by any rules, or none.
 Frozen resolve_freeze(const ModelSpec& spec, const FreezeRules& rules);
 
 }  // namespace snug

@@ -1,5 +1,6 @@
 // GPT-2: config.json of transformers' GPT2Config, weights of GPT2LMHeadModel. Linear layers are
-// stored (in, out), as Conv1D does; the tied head is not stored.
+// stored (in, out), as Conv1D does; the tied head is not stored. `bias: false` is nanoGPT's word: biases
+// are zero and stay so, files of others may lack them, ours have them as zeros.
 #include <fmt/format.h>
 
 #include <array>
@@ -119,9 +120,6 @@ constexpr std::array<NoEffect, 4> kNoEffect = {
 std::string other_word(std::string_view key, std::string otherwise) {
   if (key == "dropout") return "resid_pdrop, embd_pdrop and attn_pdrop, which it is in nanoGPT";
   if (key == "block_size" || key == "max_seq_len" || key == "sequence_length") return "n_positions";
-  if (key == "bias")
-    return "for false freeze='bias$' beside the model: they stay at zero, and are saved so; for "
-           "true nothing";
   if (key == "channels") return "n_embd";
   if (key == "num_heads") return "n_head";
   if (key == "num_layers") return "n_layer";
@@ -129,7 +127,8 @@ std::string other_word(std::string_view key, std::string otherwise) {
 }
 
 void check_keys(const json& c, const std::string& origin) {
-  static constexpr std::array<std::string_view, 17> kKnown = {"vocab_size",
+  static constexpr std::array<std::string_view, 18> kKnown = {"vocab_size",
+                                                              "bias",
                                                               "n_positions",
                                                               "n_embd",
                                                               "n_layer",
@@ -196,6 +195,7 @@ ModelSpec parse_own(const json& c, const std::string& origin) {
   s.scale_attention = get_bool(c, "scale_attn_weights", origin, true);
   s.scale_by_inverse_layer = get_bool(c, "scale_attn_by_inverse_layer_idx", origin, false);
   s.tied = get_bool(c, "tie_word_embeddings", origin, true);
+  s.zero_biases = !get_bool(c, "bias", origin, true);
   s.bos_token = token_id(c, "bos_token_id", origin, -1);
   s.eos_token = token_id(c, "eos_token_id", origin, -1);
   read_decoder_head(c, origin, kClassifier, s);
@@ -231,6 +231,7 @@ json write(const ModelSpec& s, const char* torch_dtype) {
   c["scale_attn_by_inverse_layer_idx"] = s.scale_by_inverse_layer;
   c["reorder_and_upcast_attn"] = false;
   c["tie_word_embeddings"] = s.tied;
+  if (s.zero_biases) c["bias"] = false;  // transformers keeps the key, and finds the zeros
   c["bos_token_id"] = s.bos_token < 0 ? json(nullptr) : json(s.bos_token);
   c["eos_token_id"] = s.eos_token < 0 ? json(nullptr) : json(s.eos_token);
   c["use_cache"] = true;
@@ -295,6 +296,7 @@ const Family kGpt2Family = {
     .check_keys = check_keys,
     .aliases = kAliases,
     .set_head = [](ModelSpec& spec, HeadKind head) { set_decoder_head(spec, head, kClassifier); },
-    .heads = kDecoderHeads};
+    .heads = kDecoderHeads,
+    .reads_bias = true};
 
 }  // namespace snug

@@ -327,6 +327,9 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
            fmt::format("{} and {} trained together: they are one parameter here", one, other),
            fmt::format("{} alone", one),
            bias ? "bias=none, or target_modules with both" : "modules_to_save with both");
+    if (count > 0 && bias && spec.zero_biases)
+      fail(ErrorCode::usage, "no bias to be trained of a model whose config says bias: false", one,
+           "model.bias=true, or bias=none and modules_to_save without norms");
     if (count > 0) trained->insert(p.name.str());
   }
   for (const std::string& name : config.modules_to_save)

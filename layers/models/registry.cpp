@@ -25,12 +25,16 @@ std::string known_types() {
   return list;
 }
 
+}  // namespace
+
 std::string known_names() {
   std::string list;
   for (const Family* f : kFamilies)
     for (const std::string& n : f->names()) list += (list.empty() ? "" : ", ") + n;
   return list;
 }
+
+namespace {
 
 // For a model that is neither a folder nor a known name.
 std::string name_advice(const std::string& asked) {
@@ -180,7 +184,7 @@ ModelSource resolve_model(const std::string& model, const std::string& map, int6
         get_string(keys, "type", "model", get_string(keys, "model_type", "model", type));
     if (asked.empty())
       fail(ErrorCode::usage, "type in the model map", json_brief(keys),
-           "model={type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}");
+           "model='{type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}'");
     if (!type.empty() && asked != type)
       fail(ErrorCode::usage, fmt::format("the type of {}, {}", origin, type), asked,
            "leave type out");

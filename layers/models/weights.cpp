@@ -13,6 +13,7 @@
 #include "engine/core/parallel.h"
 #include "engine/io/json.h"
 #include "engine/seams/weight_codes.h"
+#include "layers/models/absent_biases.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/coded_weights.h"
 #include "layers/models/weight_values.h"
@@ -192,7 +193,8 @@ const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
   return tensor;
 }
 
-[[noreturn]] void no_tensor(const FilePiece& piece, const std::string& folder) {
+[[noreturn]] void no_tensor(const FilePiece& piece, const Family& family,
+                            const std::string& folder) {
   const std::string& first = piece.names.front();
   std::string found = "none of that name";
   for (const std::string& other : piece.names)
@@ -200,7 +202,10 @@ const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
       found = fmt::format("none of that name, with or without the prefix {}",
                           first.substr(0, first.size() - other.size()));
   fail(ErrorCode::data, fmt::format("a tensor {} in {}", first, folder), found,
-       "check that config.json and the weights belong together");
+       family.reads_bias && first.ends_with(".bias")
+           ? "\"bias\": false in its config.json, if it is a model without biases; else check that "
+             "config.json and the weights belong together"
+           : "check that config.json and the weights belong together");
 }
 
 // A head that the files of a base model, or of a model with another head, do not have.
@@ -219,7 +224,7 @@ std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const
   for (const FilePiece& piece : pieces_of(model, param, folder)) {
     const SafeTensor* const tensor = find_piece(files, p, piece, folder, coded);
     if (!tensor && tensors.empty() && may_be_missing(model.spec(), p)) return {};
-    if (!tensor) no_tensor(piece, folder);
+    if (!tensor) no_tensor(piece, find_family(model.spec().family, folder), folder);
     tensors.push_back(tensor);
   }
   return tensors;
@@ -231,7 +236,7 @@ RowGroups row_groups(const Model& model, int param) {
 }
 
 std::vector<std::string> missing_weights(const Model& model, const std::string& folder) {
-  const SafetensorsFolder files(folder);
+  const SafetensorsFolder files = open_weights(model, folder);
   std::vector<std::string> names;
   for (int i = 0; i < model.params().size(); ++i)
     if (!is_adapter_name(model.params()[i].name.view()) &&
@@ -334,7 +339,7 @@ class ParamTarget {
 
 std::vector<std::string> load_weights(Context* ctx, const Model& model, const std::string& folder,
                                       const RestingWeights& weights, int threads, uint64_t seed) {
-  const SafetensorsFolder files(folder);
+  const SafetensorsFolder files = open_weights(model, folder);
   const ParamTable& table = model.params();
   ParamTarget target(ctx, table, weights);
   for (int i = 0; i < table.size(); ++i) {

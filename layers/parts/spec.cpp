@@ -103,7 +103,7 @@ void positive(int64_t value, const char* name, int64_t most, const std::string& 
   if (value >= 1 && value <= most) return;
   fail(ErrorCode::usage, fmt::format("{} between 1 and {}", name, most),
        fmt::format("{} = {} in {}", name, value, origin),
-       "model={type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}");
+       "model='{type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}'");
 }
 void probability(float p, const char* name, const std::string& origin) {
   if (p >= 0.0f && p < 1.0f) return;

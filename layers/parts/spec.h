@@ -94,7 +94,8 @@ struct ModelSpec {
   Activation activation = Activation::gelu_tanh;
   bool gated_mlp = false;
   bool qkv_bias = true, projection_bias = true, mlp_bias = true;
-  bool qkv_by_head = false;    // files hold the rows of qkv head by head (GPT-NeoX)
+  bool zero_biases = false;  // all biases are zero and stay so; files need not have them (nanoGPT)
+  bool qkv_by_head = false;  // files hold the rows of qkv head by head (GPT-NeoX)
   bool linear_in_out = false;  // files hold the weights of blocks as (in, out): GPT-2's Conv1D
   bool small_residual_init =
       false;  // projections into the residual stream start smaller by sqrt(2 L)

@@ -47,6 +47,7 @@ type_in 0 "$snug" train --example pretrain
 type_in 0 "$snug" tokenizer train --vocab-size 300 --output tok.json corpus.txt
 type_in 0 "$snug" plan "${common[@]}" memory=64MiB
 type_in 0 "$snug" train "${common[@]}" memory=64MiB eval_fraction=0.1 eval_steps=10 max_steps=20 output_dir=run1 'sample_prompt=The cat'
+sees 'predicted: [0-9.]+ ms a step'
 sees 'planned = measured'
 sees 'difference 0 B'
 sees 'Model folder: run1/final'
@@ -105,6 +106,7 @@ type_in 0 "$snug" plan "${common[@]}" memory=64MiB
 type_in 0 "$snug" plan "${common[@]}" --sweep 24..64MiB/4
 unset COLUMNS
 grep -v '^\$' "$walk" | awk '{ while (match($0, /[\300-\367][\200-\277]+/)) $0 = substr($0, 1, RSTART - 1) "x" substr($0, RSTART + RLENGTH); n = split($0, w, " "); long = 0; for (i = 1; i <= n; ++i) if (length(w[i]) > 26) long = 1; if (length($0) > 40 && !long) print }' > long-lines
+grep -E -- '^ *-{39,}' "$walk" >> long-lines || true
 [[ ! -s long-lines ]] || complain "longer than 40 columns: $(head -1 long-lines)"
 
 ((failures == 0)) || exit 1

@@ -40,6 +40,10 @@ void fit_line(std::string& out, std::string_view line, size_t columns) {
     out += line;
     return;
   }
+  if (line.find_first_not_of(" -") == std::string_view::npos) {  // a rule
+    out += line.substr(0, columns);
+    return;
+  }
   const size_t indent = indent_of(line, columns);
   std::string rest(line);
   while (width_of(rest) > columns) {

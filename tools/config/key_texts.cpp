@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "layers/models/family.h"
 #include "layers/ops/pair_losses.h"
 #include "optim/kahan.h"
 #include "optim/settings.h"
@@ -48,6 +49,15 @@ std::string_view learning_rate_text() {
     }
     return out;
   }();
+  return text;
+}
+
+std::string_view model_text() {
+  static const std::string text =
+      "a folder with config.json and weights, any size as Hugging Face config keys, or a named "
+      "shape "
+      "with random weights: " +
+      known_names();
   return text;
 }
 

@@ -23,8 +23,7 @@ std::vector<Key> make_keys() {
   return {
       // clang-format off
       {.name = "model", .section = "model", .kind = K::model, .field = &C::model,
-       .doc = "a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl), a folder with config.json and "
-              "weights, or any size as Hugging Face config keys",
+       .doc = model_text(),
        .example = "{type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}",
        .unset = "null", .aliases = "model_name_or_path base_model"},
       {.name = "init", .section = "model", .kind = K::choice, .field = &C::init,
@@ -137,7 +136,7 @@ std::vector<Key> make_keys() {
        .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",
        .example = "lora_only", .choices = "none all lora_only", .refused = "true false",
        .refused_why = "no choice of adapters",
-       .refused_advice = "bias=none; for a GPT-2 without biases freeze='bias$'"},
+       .refused_advice = "bias=none; for a GPT-2 without biases model.bias=false"},
       {.name = "modules_to_save", .section = "adapters", .kind = K::texts,
        .field = &C::modules_to_save,
        .doc = "modules that are trained and saved whole, named by the ends of their paths; the layer that gives a "

@@ -327,7 +327,7 @@ class Settings {
                                                  "lr_power",       "lr_timescale"};
     if (map.kind != ConfigNode::Kind::map)
       fail(ErrorCode::usage, "a map for lr_scheduler_kwargs", map.describe(),
-           "lr_scheduler_kwargs: {min_lr_rate: 0.1}");
+           "lr_scheduler_kwargs='{min_lr_rate: 0.1}'");
     for (const ConfigNode::Entry& entry : map.entries) {
       const auto member = std::find(members.begin(), members.end(), entry.key);
       if (member == members.end())

@@ -21,7 +21,7 @@ std::string_view policy_names(const Key& key) {
   return key.name == "offload" ? kOffloadNames : kRecomputeNames;
 }
 std::string map_example(const Key& key) {
-  return fmt::format("{}: {{0-5: {}, 6-11: none}}", key.name, key.example);
+  return fmt::format("{}='{{0: {}}}'", key.name, key.example);
 }
 
 // "block" or "norms+mlp".
@@ -188,7 +188,7 @@ void set_model(RunConfig& config, const ConfigNode& node) {
   }
   if (node.kind != ConfigNode::Kind::map || node.entries.empty())
     fail(ErrorCode::usage, "model as a name, a folder or a map of its config keys", node.describe(),
-         "model: {type: gpt2, n_layer: 4, n_embd: 128, n_head: 4}");
+         "model='{type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}'");
   ConfigNode map = node;
   for (size_t i = 0; i < map.entries.size(); ++i) {
     if (map.entries[i].key != "base") continue;

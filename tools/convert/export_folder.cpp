@@ -17,6 +17,7 @@
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/tokenizer.h"
+#include "layers/models/absent_biases.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
@@ -270,7 +271,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
       decoded.emplace(source.spec, form);
   }
   const Model model(source.spec, parse_precision("fp32"));
-  const SafetensorsFolder files(folder);
+  const SafetensorsFolder files = open_weights(model, folder);
   const SafetensorsLayout layout = weights_layout(model, dtype);
   std::vector<const SafeTensor*> tensors;
   struct Part {

@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "layers/models/absent_biases.h"
 #include "layers/models/family.h"
 #include "layers/models/gguf_family.h"
 #include "layers/models/model.h"
@@ -140,7 +141,7 @@ ExportReport export_gguf(const GgufExport& request) {
          fmt::format("{} tokens", tokenizer.vocab_size()),
          "put the tokenizer that the model was trained with into the folder");
   const Model model(source.spec, parse_precision("fp32"));
-  const SafetensorsFolder files(folder);
+  const SafetensorsFolder files = open_weights(model, folder);
 
   ExportReport report;
   GgufMetadata keys;

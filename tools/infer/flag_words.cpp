@@ -20,6 +20,7 @@ constexpr Word kWords[] = {
     {"label_column", "--label-column"},
     {"max_length", "--max-length"},
     {"quoting=", "--quoting "},
+    {"precision=", "--precision "},
     {"task=", "--task "},
     {"task as ", "--task as "},
     // Of the folder, not of these commands.

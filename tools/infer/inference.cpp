@@ -113,9 +113,10 @@ Inference open_inference(InferenceOptions options,
          "put the tokenizer that the model was trained with into the folder");
   r.settings.tf32 = options.precision == "tf32" && r.settings.target == Place::cuda;
   PeftModel peft = resolve_base(options, source.spec);
-  in.model = std::make_unique<Model>(source.spec,
-                                     parse_precision(r.settings.tf32 ? "fp32" : options.precision),
-                                     peft.frozen, peft.adapters, 1, peft.codes);
+  Precision precision;
+  with_flags([&] { precision = parse_precision(r.settings.tf32 ? "fp32" : options.precision); });
+  in.model =
+      std::make_unique<Model>(source.spec, precision, peft.frozen, peft.adapters, 1, peft.codes);
   if (options.adapter.empty()) check_trained_head(*in.model, options.model);
   // Read once: a budget that was not set is what is free now, which is another number later.
   r.budget = room && options.memory == 0

@@ -51,6 +51,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
   budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
   PlanRequest r = request;
   r.reserve = 0;
+  r.whole_device = false;
   Ladder ladder;
   if (!budgets.empty()) ladder.least = budgets.front(), ladder.most = budgets.back();
   // What auto chose for attention is chosen again for each budget.

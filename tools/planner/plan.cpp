@@ -361,8 +361,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       room = r.free_bytes;
       choose();
     }
-    if (plan.fits && r.reserve > 0 && plan.decisions.micro_batch > 0 && r.follow.path.empty())
-      take_less();
+    const bool unset = r.reserve > 0 || r.whole_device;
+    if (plan.fits && unset && plan.decisions.micro_batch > 0 && r.follow.path.empty()) take_less();
   }
   if (!plan.fits) {
     plan = std::move(smallest);

@@ -97,7 +97,8 @@ struct PlanRequest {
   int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
   // If the budget was not set, what was free when it was read, and what of that is left to others.
   int64_t free_before = 0, reserve = 0;
-  int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
+  bool whole_device = false;  // it was not set, and is all memory of a described device
+  int64_t host_budget = 0;    // bytes of the host arena. 0: no bound of its own
   // Of the host's memory, that arenas may take of it: its own, and the engine's where that is RAM
   // too. What the runtime takes is not in it. 0: any.
   int64_t free_bytes = 0;

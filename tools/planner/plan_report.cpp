@@ -502,7 +502,7 @@ std::string plan_text(const Plan& plan) {
             ? human_bytes(bytes_crossing(plan, kToDevice))
             : "as many",
         plan.unmoved_seconds > 0
-            ? fmt::format("without it there would be {} fewer tokens/s",
+            ? fmt::format("without it tokens/s would be fewer by {}",
                           percent(fewer_tokens(plan.unmoved_seconds, plan.step_seconds)))
             : std::string("without it nothing fits"),
         percent(PlanSearch::kHostMargin));

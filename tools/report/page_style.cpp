@@ -83,7 +83,7 @@ border:2.5px solid var(--ink)}
 .line.d2{border-top-style:dotted}.line.d3{border-top-style:double}
 .line.s0{border-color:var(--s0)}.line.s1{border-color:var(--s1)}
 .line.s2{border-color:var(--s2)}.line.s3{border-color:var(--s3)}
-.key{margin-left:14px;font-weight:normal;font-size:13px}
+.key{display:inline-block;margin-left:14px;font-weight:normal;font-size:13px}
 .line{display:inline-block;width:18px;height:3px;margin-right:6px;vertical-align:middle}
 .chart{margin:18px 0 0}
 figcaption{font-weight:600;font-size:14px}
@@ -123,7 +123,12 @@ footer{margin-top:48px;color:var(--soft);font-size:13px;overflow-wrap:anywhere}
 .sw.c8,.fill.c8{background:var(--c8)}.sw.c9,.fill.c9{background:var(--c9)}
 .sw.c10,.fill.c10{background:var(--c10)}.sw.c11,.fill.c11{background:var(--c11)}
 .sw.c12,.fill.c12{background:var(--c12)}
-@media (max-width:760px){body{padding:16px 12px 48px}.plot{margin-left:70px}}
+@media (max-width:760px){body{padding:16px 12px 48px}.plot{margin-left:70px}
+.plot.stack{margin-top:112px}.peak{left:0!important;right:0!important;text-align:left;padding:0}
+.lv.at-left,.lv.at-middle{left:auto;right:0;transform:none}
+.lv.below{left:0;right:auto;margin-top:16px}.peak.left{text-align:left}
+.words,.scroll td:last-child:not(.num){min-width:240px}}
+@media (max-width:460px){.plot.stack{margin-top:176px}}
 @media print{.plot,tr{break-inside:avoid}}
 )css";
 }

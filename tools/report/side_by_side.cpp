@@ -35,7 +35,7 @@ std::string runs_table(const std::vector<ComparedRun>& runs) {
     const ReportRun& r = c.run;
     const bool some = !r.metrics.empty();
     const ReportMetric last = some ? r.metrics.back() : ReportMetric{};
-    out += fmt::format("<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td>",
+    out += fmt::format("<tr><th scope=\"row\">{}</th><td style=\"min-width:170px\">{}</td>",
                        escape_html(r.title), escape_html(r.model_text));
     const auto cell = [&](const std::string& text) {
       out += fmt::format("<td class=\"num\">{}</td>", escape_html(text));

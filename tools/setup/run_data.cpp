@@ -224,8 +224,9 @@ RunData rows_data(const std::shared_ptr<RowData>& rows) {
 
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training,
-                     const PrepareRoom& room, bool made) {
+                     const PrepareRoom& room, bool made, bool at_most) {
   RunData data;
+  data.T = T;
   bool columns = false;
   const auto seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   if (training) {
@@ -252,7 +253,10 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     std::vector<TokenFile> files =
         open_tokens(config.eval_data, training ? "eval_data" : "--data", config, tokenizer, V,
                     cache, text, columns, room, data.preparing_bytes, made);
-    data.eval.emplace(cut_windows(std::move(files), T,
+    int64_t longest = 0;
+    for (const TokenFile& f : files) longest = std::max(longest, f.size());
+    if (at_most && longest > 1) data.T = std::min(T, longest - 1);
+    data.eval.emplace(cut_windows(std::move(files), data.T,
                                   {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
                                   config.eval_data, cache));
     check_documents(*data.eval, config);

@@ -25,6 +25,7 @@ struct RunData {
   std::optional<WindowDataset> eval;  // a file of its own; without it, the tail of `train`
   int64_t train_samples = 0, eval_samples = 0;
   int64_t train_tokens = 0;
+  int64_t T = 0;                // tokens of a window
   std::string text;             // one line about what was read
   int64_t preparing_bytes = 0;  // of the process at most while text became tokens; 0: none did
 
@@ -44,10 +45,10 @@ RunData rows_data(const std::shared_ptr<RowData>& rows);
 // shorter than a sample, tokens outside [0, V), and, where packing_boundaries keeps documents
 // apart, token files that do not say where documents end, documents of one token alone and samples
 // to evaluate that hold no others. Errors name the sources, not the cache. `room`, `made`: of
-// tokenize_once.
+// tokenize_once. `at_most`: windows are shorter where no file of eval_data has T + 1 tokens.
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training,
-                     const PrepareRoom& room = {}, bool made = false);
+                     const PrepareRoom& room = {}, bool made = false, bool at_most = false);
 
 // Throws data if documents are kept apart and no sample of `steps` (0: of an epoch) has a target.
 void check_trained(const RunData& data, const RunConfig& config, int64_t steps,

@@ -316,7 +316,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   check_metric(config, spec);
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
   Frozen frozen;
-  if (!config.freeze.empty() || !config.unfreeze.empty())
+  if (!config.freeze.empty() || !config.unfreeze.empty() || spec.zero_biases)
     frozen = resolve_freeze(spec, {config.freeze, config.unfreeze});
   s.peft = resolve_peft_keys(config);
   PeftModel peft;
@@ -438,6 +438,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.runtime_bytes = target->runtime_bytes;
     own_memory = !target->shares_host;
     r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
+    r.whole_device = config.memory == 0;
   }
   if (r.ranks > 1 && r.reserve > 0) r.budget = std::max<int64_t>(1, r.budget / r.ranks);
   r.host_budget = config.host_memory;

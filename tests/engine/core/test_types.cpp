@@ -312,7 +312,8 @@ TEST(Units, HumanText) {
   EXPECT_EQ(human_bytes((1ll << 30) - 8192), "1023.99 MiB");
   EXPECT_EQ(human_bytes(1048575), "1.00 MiB");
   EXPECT_EQ(human_bytes(INT64_MAX), "8192.00 PiB");
-  EXPECT_EQ(human_seconds(0.04), "0.0s");
+  EXPECT_EQ(human_seconds(0), "0.0s");
+  EXPECT_EQ(human_seconds(0.04), "40.0 ms");
   EXPECT_EQ(human_seconds(9.94), "9.9s");
   EXPECT_EQ(human_seconds(59.4), "59s");
   EXPECT_EQ(human_seconds(59.6), "1m 00s");

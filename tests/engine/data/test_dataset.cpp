@@ -207,6 +207,8 @@ TEST(WindowDataset, ErrorsSayWhatIsMissing) {
   EXPECT_ERROR(make(16, 16, 0), ErrorCode::data, "at least 17 tokens", "16 tokens in " + tmp.path(),
                "more text, or set max_length (of eval: --max-length) to 15 or less");
   EXPECT_EQ(make(16, 15, 0), 1);  // as advised
+  EXPECT_ERROR(make(16, 16, 0.1), ErrorCode::data, "at least 17 tokens", "16 tokens", "7 or less");
+  EXPECT_EQ(make(16, 7, 0.1), 1);
   EXPECT_ERROR(make(0, 16, 0), ErrorCode::data, "at least 17 tokens", "0 tokens", "more text");
   EXPECT_ERROR(make(32, 16, 0.1), ErrorCode::data, "at least 33 tokens", "32 tokens", "eval_data");
   EXPECT_EQ(make(33, 16, 0.1), 1);

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
+#include "layers/models/freeze.h"
+#include "layers/models/peft.h"
 #include "layers/models/weights.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
@@ -211,6 +213,57 @@ TEST(Weights, DecodersAreWrittenAsTheyWereRead) {
       EXPECT_EQ(std::memcmp(t.data, from.data, static_cast<size_t>(t.bytes)), 0) << t.name;
     }
   }
+}
+
+// bias: false of GPT-2: files may lack the biases, ours have them as zeros, and others are refused.
+TEST(Weights, BiasesThatAConfigSaysAreNotThere) {
+  const std::string path = "config.json";
+  const Family& family = find_family("gpt2", path);
+  nlohmann::json config = family.write(spec_of(), "float32");
+  EXPECT_FALSE(config.contains("bias"));
+  config["bias"] = false;
+  const ModelSpec spec = family.parse(config, path, false);
+  EXPECT_TRUE(spec.zero_biases);
+  EXPECT_EQ(family.write(spec, "float32")["bias"], false);
+  const Model model(spec, parse_precision("fp32"), resolve_freeze(spec, {}).says);
+  for (int i = 0; i < model.params().size(); ++i)
+    EXPECT_NE(model.params()[i].trainable, model.params()[i].name.view().ends_with(".bias"));
+  Flat flat(model), back(model);
+  init_parameters(model.params(), flat.view, 1, 1);
+  const TempFolder whole, bare;
+  save(model, flat, whole / "model.safetensors", DType::f32);
+  {
+    const SafetensorsReader file(whole / "model.safetensors");
+    EXPECT_EQ(file.tensors().size(), 2u + 3 * 12 + 2) << "as transformers has them";
+    std::vector<SafeSpec> specs;
+    for (const SafeTensor& t : file.tensors())
+      if (!t.name.ends_with(".bias")) specs.push_back({t.name, t.dtype, t.shape});
+    const SafetensorsLayout layout({{"format", "pt"}}, specs);
+    SafetensorsWriter writer(bare / "model.safetensors", layout);
+    for (const SafeSpec& s : specs)
+      writer.write(s.name, file.at(s.name).data, file.at(s.name).bytes);
+    writer.commit();
+  }
+  EXPECT_TRUE(load_weights(model, bare.path(), back.view, 1).empty());
+  EXPECT_TRUE(equal(flat, back));
+  EXPECT_TRUE(missing_weights(model, bare.path()).empty());
+  const Model biased(spec_of(), parse_precision("fp32"));
+  test::expect_error(ErrorCode::data,
+                     {"a tensor transformer.h.0.ln_1.bias", "\"bias\": false in its config.json"},
+                     [&] { load_weights(biased, bare.path(), back.view, 1); });
+  const ParamInfo& one = model.params()[model.params().find("h.1.mlp.c_fc.bias")];
+  flat.values[static_cast<size_t>(one.offset + 3)] = 0.5f;
+  save(model, flat, whole / "model.safetensors", DType::f32);
+  test::expect_error(ErrorCode::data,
+                     {"biases of zero in", "a value in transformer.h.1.mlp.c_fc.bias that is not",
+                      "bias: true in its config.json"},
+                     [&] { load_weights(model, whole.path(), back.view, 1); });
+  PeftConfig peft;
+  peft.bias = "all";
+  test::expect_error(ErrorCode::usage,
+                     {"no bias to be trained of a model whose config says bias: false",
+                      "transformer.h.0.ln_1.bias", "model.bias=true, or bias=none"},
+                     [&] { resolve_peft(spec, peft); });
 }
 
 TEST(Weights, LargeMatricesAreWrittenInBlocks) {

@@ -1,5 +1,7 @@
 #include "tests/tools/e2e/bad_input.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
@@ -20,6 +22,18 @@ std::string message(const char* kind, const std::string& expected, const std::st
 }
 
 }  // namespace
+
+BadRow follows(BadRow row, const std::vector<std::string>& then, const std::vector<Make>& mend,
+               const std::string& next) {
+  row.then = then;
+  row.mend = mend;
+  row.next = next;
+  return row;
+}
+BadRow unfollowed(BadRow row, const std::string& why) {
+  row.unfollowed = why;
+  return row;
+}
 
 std::string usage(const std::string& expected, const std::string& found,
                   const std::string& advice) {
@@ -45,11 +59,13 @@ Make file(const std::string& name, const std::string& content) {
   return [=](const Workspace& w) { spill(w.path(name), content); };
 }
 Make folder(const std::string& name) {
-  return [=](const Workspace& w) { fs::create_directories(w.path(name)); };
+  return {[=](const Workspace& w) { fs::create_directories(w.path(name)); }, true};
 }
 Make copy(const std::string& from, const std::string& to) {
-  return
-      [=](const Workspace& w) { fs::copy(w.path(from), w.path(to), fs::copy_options::recursive); };
+  const auto make = [=](const Workspace& w) {
+    fs::copy(w.path(from), w.path(to), fs::copy_options::recursive);
+  };
+  return {make, true};
 }
 Make gone(const std::string& name) {
   return [=](const Workspace& w) { fs::remove_all(w.path(name)); };
@@ -139,6 +155,34 @@ std::string repeated(const std::string& before, const std::string& piece,
   return all;
 }
 
+// `text` with @ for the workspace.
+std::string placed(const Workspace& w, std::string text) {
+  for (size_t at = 0; (at = text.find('@', at)) != std::string::npos;)
+    text.replace(at, 1, w.path(""));
+  return text;
+}
+
+// A command that must succeed; "..." as in a row's.
+Make succeeds(std::vector<std::string> words) {
+  return [words = std::move(words)](const Workspace& w) {
+    std::vector<std::string> all;
+    for (const std::string& word : words)
+      if (word == "...")
+        all = w.train_arguments("out");
+      else
+        all.push_back(placed(w, word));
+    const Outcome o = run(all);
+    EXPECT_EQ(o.code, 0) << o.out << o.err;
+  };
+}
+
+Make shell_line(const std::string& line) {
+  return [line](const Workspace& w) {
+    const Outcome o = shell(placed(w, line));
+    EXPECT_EQ(o.code, 0) << o.out << o.err;
+  };
+}
+
 // Null: no make begins with this word.
 Make make_of(const std::vector<std::string>& w) {
   const auto is = [&](const char* verb, size_t words) { return w[0] == verb && w.size() == words; };
@@ -157,6 +201,32 @@ Make make_of(const std::vector<std::string>& w) {
   if (is("file_repeated", 5)) return file(w[1], repeated(w[2], w[3], w[4]));
   if (is("bytes_repeated", 6)) return bytes(w[1], std::stoul(w[2]), repeated(w[3], w[4], w[5]));
   return nullptr;
+}
+
+// A line about what its advice makes of a row; false: it is none.
+bool read_following(const std::vector<std::string>& words, const std::string& line, BadRow& row) {
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (rest.empty()) return false;
+  if (words[0] == "then" && rest[0] == "snug") {
+    row.then.assign(rest.begin() + 1, rest.end());
+    return true;
+  }
+  if (words[0] == "next" || words[0] == "person") {
+    (words[0] == "next" ? row.next : row.unfollowed) = line.substr(words[0].size() + 1);
+    return true;
+  }
+  if (words[0] != "mend") return false;
+  if (rest[0] == "stdin" && rest.size() == 2)
+    row.then_input = rest[1];
+  else if (rest[0] == "snug")
+    row.mend.push_back(succeeds({rest.begin() + 1, rest.end()}));
+  else if (rest[0] == "sh" && rest.size() == 2)
+    row.mend.push_back(shell_line(rest[1]));
+  else if (const Make make = make_of(rest))
+    row.mend.push_back(make);
+  else
+    return false;
+  return true;
 }
 
 }  // namespace
@@ -195,6 +265,7 @@ std::vector<BadRow> rows_of(const char* area) {
         row.input = words[1];
       } else if (const Make make = make_of(words)) {
         row.files.push_back(make);
+      } else if (read_following(words, line, row)) {
       } else {
         throw std::runtime_error(path + ": a line that says nothing: " + line);
       }

@@ -1,8 +1,10 @@
 // The rows of the table of bad inputs: what is given, and the whole message that comes back.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/tools/e2e/workspace.h"
@@ -28,7 +30,20 @@
 namespace snug::e2e {
 
 // Something made in the workspace before a row runs and removed after it.
-using Make = std::function<void(const Workspace&)>;
+class Make {
+ public:
+  Make(std::nullptr_t) {}
+  template <class F>
+  Make(F make, bool whole = false) : make_(std::move(make)), whole_(whole) {}
+  void operator()(const Workspace& w) const { make_(w); }
+  explicit operator bool() const { return static_cast<bool>(make_); }
+  // A copy or a folder: what is there where nothing was damaged.
+  bool whole() const { return whole_; }
+
+ private:
+  std::function<void(const Workspace&)> make_;
+  bool whole_ = false;
+};
 
 struct BadRow {
   std::string name;
@@ -41,7 +56,20 @@ struct BadRow {
   std::vector<Make> files = {};
   int code = 2;
   std::string input = {};  // standard input
+  // How its advice is followed, where followed.h does not find that by itself: what is done to the files
+  // first, the command and its standard input (empty: those of the row), and of what is said then a part
+  // (empty: nothing, it succeeds).
+  std::vector<Make> mend = {};
+  std::vector<std::string> then = {};
+  std::string then_input = {};
+  std::string next = {};
+  std::string unfollowed = {};  // why no test follows it; empty: one does
 };
+
+// A row whose advice is followed by another command, and after a change of files.
+BadRow follows(BadRow row, const std::vector<std::string>& then, const std::vector<Make>& mend = {},
+               const std::string& next = "");
+BadRow unfollowed(BadRow row, const std::string& why);
 
 // A message with its three parts.
 std::string usage(const std::string& expected, const std::string& found, const std::string& advice);
@@ -81,9 +109,15 @@ std::string gguf(uint64_t tensors, uint64_t keys, const std::string& rest);
 //   bytes m/model.safetensors 8 PK      stands in quotes, with \n \t \r \" \\ and \x7f
 //   exit 3                              if it is not 2
 //   stdin "some text"
+//   mend file a.txt "the dog\n"         how its advice is followed: files, commands or a shell's line
+//   mend snug tokenizer train ...       (mend snug, mend sh "..."), standard input (mend stdin "...")
+//   then snug ... model=gpt2            the command then
+//   next expected a file                what is said then; without, it succeeds
+//   person a GPU is wanted              why no test follows it
 //   snug ... model=gpt3                 the command
 //   usage: expected ...                 what it says, to the next empty line and [
 //
+// The five in the middle stand where followed.h cannot read off the advice what to do.
 // Beside the makes below there are `tokens NAME COUNT VOCABULARY`, `sentences NAME COUNT SEED`,
 // `file_repeated NAME BEFORE PIECE COUNT` and `bytes_repeated NAME AT BEFORE PIECE COUNT`. <NAMED> in
 // a message is NAMED_OTHERS.

@@ -48,6 +48,7 @@ std::vector<BadRow> bad_plans() {
   refuse("plan: missing", {"plan=@none.json"},
          data("a readable file @none.json", "No such file or directory",
               "check the path; relative paths start at the current folder"));
+  rows.back() = follows(rows.back(), {"...", "eval_fraction=0", "plan=@run/plan.json"});
   refuse("plan: cut", {},
          data("valid JSON", "@p.json:<*>: syntax error<*>",
               "correct the file; a JSON checker shows the place"),
@@ -75,10 +76,12 @@ std::vector<BadRow> bad_plans() {
   refuse("plan: does not fit", {},
          usage("a plan that fits in @p.json", "<*>", "snug plan --json with memory that suffices"),
          {resealed("/fits", false)});
+  rows.back() = follows(rows.back(), {"...", "eval_fraction=0", "plan=@run/plan.json"});
   refuse("plan: of a described device", {},
          usage("a plan made for this machine in @p.json", "one for rtx4090",
                "snug plan --json without target"),
          {resealed("/target", "rtx4090")});
+  rows.back() = follows(rows.back(), {"...", "eval_fraction=0", "plan=@run/plan.json"});
   refuse("plan: a micro-batch of none", {},
          data("an integer from 1 to 1099511627776 for micro_batch in @p.json / decisions", "0",
               "correct the value of micro_batch"),
@@ -110,6 +113,8 @@ std::vector<BadRow> bad_plans() {
   refuse("plan: threads", {},
          usage("threads as in the plan @p.json: 3", "1", "threads=3, or plan=null to plan anew"),
          {resealed("/decisions/threads", 3)});
+  rows.back() = follows(rows.back(), {"...", "eval_fraction=0", "plan=@p.json", "threads=3"}, {},
+                        "the programs of the plan @p.json");
   refuse("plan: attention", {},
          usage("attention as in the plan @p.json: f32 f32 other", "<*>",
                "the machine it was made on, or plan=null to plan anew"),
@@ -164,11 +169,15 @@ std::vector<BadRow> bad_plans() {
                "3 and chunks of 96 rows",
                "true (command line)", "bitwise=false, or plan=null to plan anew"),
          {resealed("/decisions/micro_batch", 3), resealed("/decisions/head_rows", 96)});
+  rows.back() = follows(rows.back(), {"...", "eval_fraction=0", "plan=@p.json", "bitwise=false"},
+                        {}, "the programs of the plan @p.json");
   refuse("plan and target", {"target=rtx4090"},
          usage("plan or target, not both",
                "plan: @p.json (command line), target: rtx4090 (command line)", "leave target out"));
   rows.back().words[0] = "plan";  // not "...": train has no target
   rows.back().words.insert(rows.back().words.begin() + 1, "model=gpt2");
+  rows.back() = follows(rows.back(), {"plan", "model=gpt2", "eval_fraction=0", "plan=@p.json"}, {},
+                        "as in the plan @p.json");
   refuse("plan and --sweep", {},
          usage("--sweep without a plan to follow, since it plans for each budget",
                "plan: @p.json (command line)", "plan=null"));

@@ -46,6 +46,24 @@ class Fixture : public Workspace {
 // hundreds of roundings; the wrong token, weight or count of tokens shows above 1e-3.
 constexpr double kTolerance = 1e-5;
 
+// A text shorter than the model's positions is one sample, and it is said how long.
+TEST(Eval, AShortTextIsASampleOfItsLength) {
+  const Fixture f;
+  const std::string text = slurp(kGolden + "text_corpus.txt").substr(0, 40),
+                    name = f.path("short.txt");
+  spill(name, text);
+  const Outcome o = f.eval({"--data", name});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string mark = ", as with --max-length ";
+  const size_t at = o.err.find(mark);
+  ASSERT_NE(at, std::string::npos) << o.err;
+  const std::string length = std::to_string(std::stoi(o.err.substr(at + mark.size())));
+  EXPECT_NE(o.out.find(" 1 sample of " + length), std::string::npos) << o.out;
+  EXPECT_EQ(f.json_of({"--data", name})["loss"],
+            f.json_of({"--data", name, "--max-length", length})["loss"]);
+  EXPECT_EQ(f.eval({"--data", name, "--max-length", "48"}).code, 2) << "what was asked holds";
+}
+
 TEST(Eval, SlidingWindowIsThatOfTheGuide) {
   const Fixture f;
   for (const Json& want : f.expected["strided"]) {

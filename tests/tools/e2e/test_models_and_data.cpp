@@ -1,9 +1,11 @@
 // Models that go on, and every kind of data.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
+#include "engine/io/safetensors.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -140,6 +142,36 @@ TEST(Data, NanoGptTokensWithoutATokenizer) {
   EXPECT_FALSE(exists(w.path("run/final/tokenizer.json")));
   EXPECT_FALSE(exists(w.path("run/data"))) << "token files are used where they are";
   expect_planned_is_measured(w, "run");
+}
+
+// A GPT-2 without biases: they are zeros from the first step to the folder, which says so, and a run goes
+// on from it.
+TEST(Models, Gpt2WithoutBiases) {
+  const Workspace w;
+  w.trained("run", {"max_steps=4", "save_steps=2", "model.bias=false"});
+  expect_planned_is_measured(w, "run");
+  EXPECT_EQ(w.json("run/final/config.json")["bias"], false);
+  const auto biases = [&](const std::string& name) {
+    const SafetensorsReader file(w.path(name + "/model.safetensors"));
+    int count = 0;
+    for (const SafeTensor& t : file.tensors()) {
+      if (!t.name.ends_with(".bias")) continue;
+      ++count;
+      EXPECT_TRUE(std::all_of(t.data, t.data + t.bytes, [](uint8_t b) { return b == 0; }))
+          << t.name;
+    }
+    return count;
+  };
+  EXPECT_EQ(biases("run/final"), 2 * 6 + 1) << "as transformers has them";
+  EXPECT_TRUE(std::isfinite(evaluated(w, "run/final", {"--data", w.path("text.txt")})));
+  w.trained("tuned", {"max_steps=2", "model=" + w.path("run/final")});
+  EXPECT_EQ(biases("tuned/final"), 2 * 6 + 1);
+  EXPECT_EQ(w.json("tuned/final/config.json")["bias"], false);
+  EXPECT_EQ(run({"train", w.path("run"), "max_steps=6"}).code, 0);
+  EXPECT_EQ(biases("run/final"), 2 * 6 + 1);
+  // They learn where the word is taken back.
+  w.trained("biased", {"max_steps=2", "model=" + w.path("run/final"), "model.bias=true"});
+  EXPECT_FALSE(w.json("biased/final/config.json").contains("bias"));
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ TEST(SlowPlanCommand, PlansForADescribedDevice) {
       Json::parse(run(joined(kGpt2, {"target=rtx4090", "memory=4GiB", "--json"})).out);
   EXPECT_EQ(small["budget_bytes"], int64_t{4} << 30);
   EXPECT_EQ(small["minimum_bytes"], wide["minimum_bytes"]);
-  EXPECT_LE(small["predicted_tokens_per_second"], card["predicted_tokens_per_second"]);
+  const Json all =
+      Json::parse(run(joined(kGpt2, {"target=rtx4090", "memory=24564MiB", "--json"})).out);
+  EXPECT_LE(small["predicted_tokens_per_second"], all["predicted_tokens_per_second"]);
   const Json here = Json::parse(run(joined(kGpt2, {"memory=8GiB", "--json"})).out);
   EXPECT_TRUE(here["target"].is_null());
   const Outcome text = run(joined(kGpt2, {"target=rtx4090"}));
@@ -36,6 +38,44 @@ TEST(SlowPlanCommand, PlansForADescribedDevice) {
   const Json box = Json::parse(run(joined(kGpt2, {"target=" + w.path("box.json"), "--json"})).out);
   EXPECT_EQ(box["budget_bytes"], int64_t{16} << 30);
   EXPECT_EQ(box["runtime_bytes"], 0);
+}
+
+// Of a described device too, memory that was not set is not all taken: the smallest plan within 1 % of the
+// fastest, and what the fastest takes works as it is printed.
+TEST(PlanCommand, ADescribedDeviceIsNotFilledForNothing) {
+  const std::vector<std::string> plan = {
+      "plan",
+      "model={type: gpt2, n_layer: 2, n_embd: 256, n_head: 4, n_positions: 256, vocab_size: 1024}",
+      "threads=1",
+      "global_batch_size=64",
+      "precision=bf16",
+      "target=rtx3060"};
+  const auto json = [&](const std::vector<std::string>& more) {
+    const Outcome o = run(joined(joined(plan, more), {"--json"}));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return Json::parse(o.out);
+  };
+  const Json unset = json({});
+  const auto total = [](const Json& p) {
+    return p["engine_bytes"].get<int64_t>() + p["runtime_bytes"].get<int64_t>();
+  };
+  ASSERT_TRUE(unset["fastest"].is_object()) << unset.dump(1);
+  const int64_t most = unset["fastest"]["memory"];
+  EXPECT_LT(total(unset), most);
+  EXPECT_EQ(unset["budget_bytes"], int64_t{12288} << 20) << "all of it is there";
+  EXPECT_GE(unset["predicted_tokens_per_second"].get<double>() * 1.01,
+            unset["fastest"]["predicted_tokens_per_second"].get<double>() * 0.999999);
+  const Json fastest = json({"memory=" + std::to_string(most)});
+  EXPECT_TRUE(fastest["fastest"].is_null()) << "memory that is set is for speed";
+  EXPECT_EQ(total(fastest), most);
+  EXPECT_NEAR(fastest["predicted_tokens_per_second"].get<double>(),
+              unset["fastest"]["predicted_tokens_per_second"].get<double>(), 1);
+  const Outcome text = run(plan);
+  EXPECT_NE(text.out.find("memory was not set: of the plans within 1 % of the fastest this is the "
+                          "smallest; memory=" +
+                          std::to_string(most)),
+            std::string::npos)
+      << text.out;
 }
 
 // What another optimizer saves, where it shows, and what is not built as a row with the reason.
