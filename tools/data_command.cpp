@@ -115,6 +115,11 @@ class RowPreview {
       j["targets"] = list(targets_);
     }
     if (setup_.tokenizer) j["text"] = plain();
+    if (rows_->pairs().single()) {
+      j["label"] = pairs_.front().chosen_tokens > 0;
+      j["trained"] = pairs_.front().chosen_tokens + pairs_.front().rejected_tokens;
+      return j;
+    }
     if (rows_->pairs().any()) j["rejected_begins"] = pairs_.front().rejected;
     if (rows_->pairs().any() && !rows_->pairs().reward) {
       j["trained_chosen"] = trained_chosen();
@@ -144,6 +149,10 @@ class RowPreview {
   std::string talk() const {
     if (!rows_->pairs().any()) return talk(0, length_);
     const PairPlace& pair = pairs_.front();
+    if (rows_->pairs().single())
+      return fmt::format("{}desirable, {} of {} tokens trained\n{}",
+                         pair.chosen_tokens > 0 ? "" : "un",
+                         pair.chosen_tokens + pair.rejected_tokens, length_, talk(0, length_));
     if (rows_->pairs().reward)
       return fmt::format("chosen, {} tokens\n{}\nrejected, {} tokens\n{}",
                          pair.rejected - pair.chosen, talk(0, pair.rejected),
@@ -244,7 +253,7 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
   nlohmann::json list = nlohmann::json::array();
   if (!w.json)
     fmt::print("Data: {}; {} {} to train on, {} held out\n{}", rows.text(), rows.train_rows(),
-               rows.pairs().any() ? "pairs" : "rows", rows.eval_rows(),
+               rows.pairs().any() ? rows.pairs().nouns() : "rows", rows.eval_rows(),
                rows.pairs().reward  ? ""
                : rows.pairs().any() ? "Tokens whose probability is learned stand in {{ }}.\n"
                : head == HeadKind::sequence_classification ? ""

@@ -117,7 +117,7 @@ int eval_rows(EvalArguments& a) {
   if (a.json) {
     nlohmann::json j = {{"task", pairs ? a.config.task : to_string(spec.head)},
                         {"loss", result.loss},
-                        {pairs ? "pairs" : "rows", rows},
+                        {pairs ? r.rows->pairs().nouns() : "rows", rows},
                         {"max_length", r.in.plan.decisions.T},
                         {"seconds", result.seconds},
                         {"engine_bytes", r.in.plan.engine_bytes}};
@@ -136,7 +136,7 @@ int eval_rows(EvalArguments& a) {
                                   : language ? "trained "
                                              : "")
                     : "",
-             count_of(rows, pairs ? "pair" : "row"));
+             count_of(rows, pairs ? r.rows->pairs().noun() : "row"));
   return 0;
 }
 
@@ -204,6 +204,12 @@ void check_pair_flags(const RunConfig& c) {
   if (!(c.simpo_gamma >= 0) || (c.simpo_gamma != RunConfig().simpo_gamma && c.loss_type != "simpo"))
     refuse("--simpo-gamma of 0 and above, of --loss-type simpo",
            fmt::format("{} of {}", c.simpo_gamma, c.loss_type), "leave --simpo-gamma out");
+  const std::pair<const char*, double> weights[] = {{"--desirable-weight", c.desirable_weight},
+                                                    {"--undesirable-weight", c.undesirable_weight}};
+  for (const auto& [flag, weight] : weights)
+    if (!(weight >= 0) || (weight != 1 && !facts_of(*kind).single))
+      refuse(fmt::format("{} of 0 and above, of --loss-type kto and apo_zero_unpaired", flag),
+             fmt::format("{} of {}", weight, c.loss_type), fmt::format("leave {} out", flag));
 }
 
 void check_reward_model(const EvalArguments& a, const ModelSpec& spec) {
@@ -235,7 +241,8 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
     fail(ErrorCode::usage, "--center-rewards-coefficient with --task reward alone",
          fmt::format("--center-rewards-coefficient with --task {}", a.options.task),
          "leave --center-rewards-coefficient out");
-  for (const char* flag : {"--loss-type", "--beta", "--label-smoothing", "--simpo-gamma"})
+  for (const char* flag : {"--loss-type", "--beta", "--label-smoothing", "--simpo-gamma",
+                           "--desirable-weight", "--undesirable-weight"})
     if (parser.given(flag) && !dpo)
       fail(ErrorCode::usage, fmt::format("{} with --task dpo alone", flag),
            fmt::format("{} with --task {}", flag, a.options.task),
@@ -306,7 +313,8 @@ int eval_command(const Arguments& arguments) {
               "of classification: key or column of the labels (default: label or labels)")
       .option("--task", a.options.task, "NAME",
               "auto: that of the folder's head; sft: conversations, of which an assistant's turns "
-              "count; dpo: pairs of answers; reward: the same, by a reward model; causal_lm, "
+              "count; dpo: pairs of answers, or single ones; reward: the same, by a reward model; "
+              "causal_lm, "
               "masked_lm, sequence_classification or "
               "token_classification: another is an error unless the folder has weights for it")
       .option("--loss-type", a.config.loss_type, "NAME", "of --task dpo, as the key of that name")
@@ -314,6 +322,10 @@ int eval_command(const Arguments& arguments) {
       .option("--label-smoothing", a.config.label_smoothing, "S",
               "of --task dpo, as the key of that name")
       .option("--simpo-gamma", a.config.simpo_gamma, "G", "of --task dpo, as the key of that name")
+      .option("--desirable-weight", a.config.desirable_weight, "W",
+              "of --task dpo, as the key of that name")
+      .option("--undesirable-weight", a.config.undesirable_weight, "W",
+              "of --task dpo, as the key of that name")
       .option("--center-rewards-coefficient", a.config.center_rewards_coefficient, "K",
               "of --task reward, as the key of that name")
       .option("--quoting", a.config.quoting, "auto|none|minimal",

@@ -19,6 +19,10 @@ constexpr const char* kPairSpelling =
     "write {\"prompt\": \"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, each a text or a "
     "list of "
     "messages";
+constexpr const char* kSingleSpelling =
+    "write {\"prompt\": \"...\", \"completion\": \"...\", \"label\": true}, texts or lists of "
+    "messages, "
+    "or pairs of chosen and rejected";
 
 std::string keys_of(const Json& tree) {
   std::string list;
@@ -34,10 +38,21 @@ const Json* find(const Json& tree, const char* key) {
   return at == tree.end() || at->is_null() ? nullptr : &*at;
 }
 
-const Json& need(const Json& tree, const char* key, const std::string& where) {
+const Json& need(const Json& tree, const char* key, const std::string& where, bool single = false) {
   if (const Json* value = find(tree, key)) return *value;
-  fail(ErrorCode::data, fmt::format("\"{}\" in every record of pairs", key),
-       fmt::format("{}: {}", where, keys_of(tree)), kPairSpelling);
+  fail(ErrorCode::data,
+       fmt::format("\"{}\" in every record of {}", key, single ? "single answers" : "pairs"),
+       fmt::format("{}: {}", where, keys_of(tree)), single ? kSingleSpelling : kPairSpelling);
+}
+
+// Of a single answer.
+bool desirable_of(const Json& tree, const std::string& where) {
+  const Json& label = need(tree, "label", where, true);
+  if (label.is_boolean()) return label.get<bool>();
+  if (label.is_number_integer() && (label == 0 || label == 1)) return label == 1;
+  fail(ErrorCode::data, "\"label\" as true or false",
+       fmt::format("{}: {}", where, beginning_utf8(label.dump(), 40)),
+       "write true for an answer that is desirable, false for one that is not");
 }
 
 template <class A, class B>
@@ -49,7 +64,8 @@ size_t common(const A& a, const B& b) {
 }
 
 struct Pair {
-  std::vector<int32_t> prompt, chosen, rejected;  // the last two with the prompt
+  std::vector<int32_t> prompt, chosen,
+      rejected;  // the last two with the prompt; of one answer the first
 };
 
 std::vector<int32_t> ids_of(const Json& list, const char* key, const std::string& where) {
@@ -66,15 +82,18 @@ std::vector<int32_t> ids_of(const Json& list, const char* key, const std::string
   return ids;
 }
 
-Pair pair_of_ids(const Json& tree, const std::string& where, bool prompted) {
+Pair pair_of_ids(const Json& tree, const std::string& where, bool prompted, bool single) {
   Pair p;
   if (prompted || find(tree, "prompt_ids"))
-    p.prompt = ids_of(need(tree, "prompt_ids", where), "prompt_ids", where);
-  for (auto [key, to] : {std::pair{"chosen_ids", &p.chosen}, {"rejected_ids", &p.rejected}}) {
-    const std::vector<int32_t> own = ids_of(need(tree, key, where), key, where);
+    p.prompt = ids_of(need(tree, "prompt_ids", where, single), "prompt_ids", where);
+  std::vector<std::pair<const char*, std::vector<int32_t>*>> answers = {
+      {"chosen_ids", &p.chosen}, {"rejected_ids", &p.rejected}};
+  if (single) answers = {{"completion_ids", &p.chosen}};
+  for (const auto& [key, to] : answers) {
+    const std::vector<int32_t> own = ids_of(need(tree, key, where, single), key, where);
     if (own.empty())
       fail(ErrorCode::data, fmt::format("a token at least in \"{}\"", key),
-           fmt::format("{}: none", where), "leave the pair out");
+           fmt::format("{}: none", where), single ? "leave the record out" : "leave the pair out");
     *to = p.prompt;
     to->insert(to->end(), own.begin(), own.end());
   }
@@ -122,31 +141,44 @@ PairRows::Ids PairRows::encode(const std::string& text, bool ends) const {
   return out;
 }
 
-void PairRows::read(const nlohmann::json&, std::string_view text, const std::string& where,
-                    RowRecord& out) const {
+int PairRows::rows(const nlohmann::json& tree) const {
+  const auto has = [&](const char* key) { return tree.is_object() && tree.contains(key); };
+  const bool pair = has("chosen") || has("rejected") || has("chosen_ids") || has("rejected_ids");
+  return single() && pair ? 2 : 1;
+}
+
+void PairRows::read(const nlohmann::json& object, std::string_view text, const std::string& where,
+                    RowRecord& out, int row) const {
   const Json tree = Json::parse(text);
-  const bool rewards = use_ == PairUse::rewards;
+  const bool rewards = use_ == PairUse::rewards, labelled = single() && rows(object) == 1;
   Pair p;
-  if (find(tree, "prompt_ids") || find(tree, "chosen_ids") || find(tree, "rejected_ids")) {
-    p = pair_of_ids(tree, where, !rewards);
+  if (find(tree, "prompt_ids") || find(tree, "chosen_ids") || find(tree, "rejected_ids") ||
+      (labelled && find(tree, "completion_ids"))) {
+    p = pair_of_ids(tree, where, !rewards, labelled);
   } else {
-    Json chosen = need(tree, "chosen", where), rejected = need(tree, "rejected", where);
-    const Json* given = find(tree, "prompt");
+    // Of one answer the other is that too.
+    Json chosen = need(tree, labelled ? "completion" : "chosen", where, labelled),
+         rejected = labelled ? chosen : need(tree, "rejected", where);
+    const Json* given = labelled ? &need(tree, "prompt", where, true) : find(tree, "prompt");
     const bool texts = chosen.is_string();
+    const char* const first = labelled ? "completion" : "chosen";
     const Json* const parts[] = {&chosen, &rejected, given};
     for (const Json* part : parts)
       if (part && (texts ? !part->is_string() : !part->is_array()))
         fail(ErrorCode::data,
-             "prompt, chosen and rejected that are all texts or all lists of messages",
+             labelled ? "prompt and completion that are both texts or both lists of messages"
+                      : "prompt, chosen and rejected that are all texts or all lists of messages",
              part == &chosen
-                 ? fmt::format("{}: chosen is {}", where, chosen.type_name())
+                 ? fmt::format("{}: {} is {}", where, first, chosen.type_name())
                  : fmt::format("{}: {} beside {}", where, part->type_name(), chosen.type_name()),
-             kPairSpelling);
+             labelled ? kSingleSpelling : kPairSpelling);
     for (const Json* part : {parts[0], parts[1]})
       if (part->empty() || (texts && part->get_ref<const std::string&>().empty()))
-        fail(ErrorCode::data, "an answer in chosen and in rejected of every pair",
-             fmt::format("{}: {} is empty", where, part == &chosen ? "chosen" : "rejected"),
-             "leave the pair out");
+        fail(ErrorCode::data,
+             labelled ? "an answer in completion of every record"
+                      : "an answer in chosen and in rejected of every pair",
+             fmt::format("{}: {} is empty", where, part == &chosen ? first : "rejected"),
+             labelled ? "leave the record out" : "leave the pair out");
     if (!chats_)
       fail(ErrorCode::usage, "a tokenizer for pairs of texts or messages",
            fmt::format("none, and {}", where), "tokenizer=tok.json, or model=FOLDER with one");
@@ -160,7 +192,8 @@ void PairRows::read(const nlohmann::json&, std::string_view text, const std::str
         a.erase(0, n);
         b.erase(0, n);
       }
-      p = {encode(prompt, false), encode(prompt + a, true), encode(prompt + b, true)};
+      p = {encode(prompt, false), encode(prompt + a, true),
+           labelled ? Ids() : encode(prompt + b, true)};
     } else {
       if (!chats_->encoder())
         fail(ErrorCode::data, "a chat template for conversations",
@@ -188,10 +221,13 @@ void PairRows::read(const nlohmann::json&, std::string_view text, const std::str
         fail(ErrorCode::data, "a message before the answers of a pair",
              fmt::format("{}: chosen and rejected differ from the first on", where), kPairSpelling);
       p = {rewards ? Ids() : ids(prompt, true), ids(joined(prompt, chosen), false),
-           ids(joined(prompt, rejected), false)};
+           labelled ? Ids() : ids(joined(prompt, rejected), false)};
     }
   }
   if (rewards) return take_rewarded(tree, p.chosen, p.rejected, where, out);
+  if (single())
+    return take_single(tree, p.prompt, row == 0 ? p.chosen : p.rejected,
+                       labelled ? size_t{2} : static_cast<size_t>(row), where, out);
   const size_t before = std::min(common(p.prompt, p.chosen), common(p.prompt, p.rejected));
   out.content = RowRecord::Content::ids;
   if (static_cast<int64_t>(before) >= max_length_) return;
@@ -240,10 +276,39 @@ void PairRows::take_rewarded(const nlohmann::ordered_json& tree, const Ids& chos
   out.trained.assign(out.ids.size(), 1);
 }
 
+// `form`: 0 of a chosen one, 1 of a rejected one, 2 of one with a label.
+void PairRows::take_single(const nlohmann::ordered_json& tree, const Ids& prompt, const Ids& ids,
+                           size_t form, const std::string& where, RowRecord& out) const {
+  require(others_ != nullptr, "a place for the answers of others");
+  out.content = RowRecord::Content::ids;
+  const bool desirable = form == 2 ? desirable_of(tree, where) : form == 0;
+  const size_t before = common(prompt, ids);
+  if (static_cast<int64_t>(before) >= max_length_) return;
+  Ids answer(ids.begin() + static_cast<int64_t>(before), ids.end());
+  if (answer.empty())
+    fail(ErrorCode::data, "an answer of a token at least behind the prompt",
+         fmt::format("{}: none", where), "leave the record out");
+  out.ids.assign(prompt.begin(), prompt.begin() + static_cast<int64_t>(before));
+  if (use_ == PairUse::mismatched && others_->where[form] == where)
+    fail(ErrorCode::data,
+         "two records at least, since each prompt is compared with another's answer",
+         fmt::format("{} alone", where),
+         "give more records, or loss_type=apo_zero_unpaired, which compares with nothing");
+  std::swap(others_->ids[form], answer);
+  others_->where[form] = where;
+  const Ids& taken = use_ == PairUse::mismatched ? answer : others_->ids[form];
+  out.ids.insert(out.ids.end(), taken.begin(), taken.end());
+  out.cut = static_cast<int64_t>(out.ids.size()) > max_length_;
+  if (out.cut) out.ids.resize(static_cast<size_t>(max_length_));
+  for (size_t i = 0; i < out.ids.size(); ++i) out.trained.push_back(i >= before);
+  out.types.assign(out.ids.size(), desirable ? 0 : 1);
+}
+
 uint64_t PairRows::fingerprint() const {
   return (chats_ ? chats_->fingerprint() : 2) ^
          static_cast<uint64_t>(max_length_) * 0x9e3779b97f4a7c15 ^
-         (use_ == PairUse::rewards ? 0x7265776172647321 : 0);
+         (use_ == PairUse::rewards ? 0x7265776172647321 : 0) ^
+         (single() ? 0x73696e676c65 + static_cast<uint64_t>(use_) : 0);
 }
 
 }  // namespace snug

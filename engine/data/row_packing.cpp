@@ -77,7 +77,7 @@ RowDatasetOptions completed(RowDatasetOptions o) {
     fail(ErrorCode::usage, "masked targets where they stand", "shift_labels too",
          "mask, or learn the next token");
   require(!o.pairs || (o.shift_labels && !o.masking), "pairs of a causal model");
-  require(o.pairs || !o.whole_chosen, "pairs, of which to learn one whole");
+  require(o.pairs || !(o.whole_chosen || o.single), "pairs, of which to learn one whole");
   if (!(o.eval_fraction >= 0.0 && o.eval_fraction < 1.0))
     fail(ErrorCode::usage, "an eval_fraction of rows of 0 or more and below 1",
          fmt::format("{}", o.eval_fraction), "set it to 0.05, for example");
@@ -245,7 +245,7 @@ struct RowDataset::Impl {
       const int64_t split = split_of(n);
       if (options.whole_chosen)
         std::copy(record.begin() + 1, record.begin() + split, targets.begin());
-      targets[static_cast<size_t>(split - shift)] = kIgnoredLabel;
+      if (split > 0) targets[static_cast<size_t>(split - shift)] = kIgnoredLabel;
     }
     return n - std::count(targets.begin(), targets.begin() + n, kIgnoredLabel);
   }
@@ -254,7 +254,8 @@ struct RowDataset::Impl {
   int64_t split_of(int64_t n) const {
     const int32_t* types = record.data() + file.types_at(n);
     const int64_t split = std::find(types, types + n, 1) - types;
-    require(split > 0 && split < n, "a pair of two answers");
+    require(options.single ? split == 0 || split == n : split > 0 && split < n,
+            "a pair of two answers, or one of them");
     return split;
   }
 
@@ -389,7 +390,7 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
   }
   if (!out.document_start) return;
   // What is behind the rows is a row of nothing, or several where positions end before it does.
-  const int64_t longest = options.pairs ? (T + 1) / 2 : T;
+  const int64_t longest = options.pairs && !options.single ? (T + 1) / 2 : T;
   for (; at < T; at += longest)
     std::fill_n(out.document_start + w * T + at, std::min(longest, T - at),
                 static_cast<int32_t>(at));

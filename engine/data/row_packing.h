@@ -46,6 +46,8 @@ struct RowDatasetOptions {
   // A row is a pair (pair_rows.h): two documents, of token types 0 and 1, each of at most half of T. With
   // shift_labels, and trained() counts rows.
   bool pairs = false;
+  // Of pairs: a row is one of the two, of token type 0 or 1, of at most T, and the other is empty.
+  bool single = false;
   // Of pairs: all tokens of the first document are targets but its first, which has none before it.
   bool whole_chosen = false;
   // RowBlock::first says the last token of a row that is not `padding`, its first if all are.
@@ -63,7 +65,8 @@ struct PairPlace {
   int32_t chosen_tokens = -1, rejected_tokens = -1;
   // Index of the first token whose target is of the chosen answer; without whole_chosen that of `chosen`.
   int32_t answer = -1;
-  // With whole_chosen, targets of the first documents of the step's pairs, and these pairs; else 0.
+  // With whole_chosen, targets of the first documents of the step's pairs, and these pairs; else 0. Whose
+  // rows are compared writes the bits of a float in place of the first (layers/ops/pair_loss.h).
   int32_t step_targets = -1, step_pairs = -1;
 };
 inline constexpr int64_t kPairWords = 8;

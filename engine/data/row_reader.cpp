@@ -117,8 +117,9 @@ class Reader {
       fail(ErrorCode::data, "a row to learn from",
            sources_.size() == 1 ? fmt::format("none in {}", sources_.front().path)
                                 : fmt::format("none in {} files", sources_.size()),
-           o_.pairs  ? "give .jsonl or .json with a prompt, chosen and rejected in every row"
-           : o_.chat ? "give .jsonl or .json with messages in every row"
+           single()   ? "give .jsonl or .json with a prompt, completion and label in every row"
+           : o_.pairs ? "give .jsonl or .json with a prompt, chosen and rejected in every row"
+           : o_.chat  ? "give .jsonl or .json with messages in every row"
            : o_.kind == RowKind::causal
                ? "give .jsonl or .json with input_ids in every row"
                : "give .tsv, .csv, .jsonl or .json with a text and a label in every row, or lines "
@@ -243,6 +244,7 @@ class Reader {
   }
 
   bool rewarded() const { return o_.pairs && o_.pairs->use() == PairUse::rewards; }
+  bool single() const { return o_.pairs && o_.pairs->single(); }
 
   // Where answers are asked for; make_words knows where words begin.
   void place(const RowRecord& record) {
@@ -436,6 +438,7 @@ class Reader {
     if (report_.rows == 0)
       fail(ErrorCode::data,
            rewarded() ? "a pair of which no answer with its prompt is longer than max_length"
+           : single() ? "a record whose prompt leaves room for an answer"
            : o_.pairs ? "a pair whose prompt leaves room for an answer"
                       : "a row with text",
            fmt::format("{} without, the first at {}", report_.empty, report_.first_empty),

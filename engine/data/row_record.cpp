@@ -336,7 +336,7 @@ QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
                              const std::function<void(RowRecord&)>& each) {
   if (options.kind == RowKind::causal && row_form(path) != RowSource::records)
     fail(ErrorCode::data,
-         options.pairs  ? "pairs as JSON, a record a line"
+         options.pairs  ? "answers as JSON, a record a line"
          : options.chat ? "conversations as JSON, a record a line"
                         : "rows of input_ids as JSON, a record a line",
          path,
@@ -358,9 +358,16 @@ QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
                          RowRecord record;
                          record.where = where;
                          Keys keys(object, where);
-                         if (options.pairs)
-                           options.pairs->read(object, text, where, record);
-                         else if (const json* ids = keys.find({"input_ids"}))
+                         if (options.pairs) {
+                           for (int row = 1; row < options.pairs->rows(object); ++row) {
+                             RowRecord first;
+                             first.where = where;
+                             options.pairs->read(object, text, where, first, row - 1);
+                             each(first);
+                           }
+                           options.pairs->read(object, text, where, record,
+                                               options.pairs->rows(object) - 1);
+                         } else if (const json* ids = keys.find({"input_ids"}))
                            read_ids(keys, *ids, options, record);
                          else if (options.chat)
                            options.chat->read(object, text, where, record);

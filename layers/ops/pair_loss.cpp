@@ -50,14 +50,21 @@ const int32_t* pair_of(const View& pairs, int64_t p) {
   return pairs.as<int32_t>() + p * kPairColumns;
 }
 
-void check_places(Context& ctx, const View& pairs, int64_t N) {
+// `single`: one of the two may be empty.
+void check_places(Context& ctx, const View& pairs, int64_t N, bool single) {
   if (!ctx.host_reads()) return;
   for (int64_t p = 0; p < pairs.shape[0]; ++p) {
     const int32_t* at = pair_of(pairs, p);
     if (at[0] < 0) continue;
-    if (at[1] <= at[0] || at[2] <= at[1] || at[2] > N || at[3] < 1 || at[4] < 1 || at[5] < at[0] ||
-        at[5] >= at[1])
-      fail(ErrorCode::data, fmt::format("two sequences of [0,N)=[0,{}) with tokens that count", N),
+    const bool chosen = at[1] > at[0] && at[3] >= 1 && at[5] >= at[0] &&
+                        at[5]<at[1], rejected = at[2]> at[1] && at[4] >= 1,
+               no_chosen = at[1] == at[0] && at[3] == 0 && at[5] == at[0],
+               no_rejected = at[2] == at[1] && at[4] == 0;
+    const bool one = single && ((chosen && no_rejected) || (no_chosen && rejected));
+    if (!((chosen && rejected) || one) || at[2] > N)
+      fail(ErrorCode::data,
+           fmt::format("{} of [0,N)=[0,{}) with tokens that count",
+                       single ? "a sequence or two" : "two sequences", N),
            fmt::format("rows {} to {} and {}, {} and {} tokens, the answer from {}, pair {} of {}",
                        at[0], at[1], at[2], at[3], at[4], at[5], p, pairs.name.view()),
            "check the pairs of the data");
@@ -71,7 +78,8 @@ const float* logps_of(const View& logps, int64_t p) {
 PairValue value_of(const View& logps, const View& reference, const int32_t* pair, int64_t p,
                    const PairLoss& kind) {
   const float* l = logps_of(logps, p);
-  double c = double{l[0]}, r = double{l[1]};
+  const double k = compared_with(kind, pair);
+  double c = double{l[0]} - k, r = double{l[1]} - k;
   if (reference.defined()) {
     c -= double{reference.as<float>()[2 * p]};
     r -= double{reference.as<float>()[2 * p + 1]};
@@ -93,7 +101,7 @@ void sequence_logps(Context& ctx, const View& logps, const View& nll, const View
   expect_floats(nll, "nll", {N});
   Op op(ctx, "sequence_logps", {.flops = N, .bytes = nll.bytes() + pairs.bytes() + logps.bytes()});
   if (!op.run()) return;
-  check_places(ctx, pairs, N);
+  check_places(ctx, pairs, N, !whole);
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) { sequence_logps_on(queue, logps, nll, pairs); });
   const float* loss = nll.as<float>();
@@ -136,7 +144,7 @@ void pair_loss_backward(Context& ctx, const View& dnll, const View& logps, const
   expect_floats(dnll, "dnll", {N});
   Op op(ctx, "pair_loss_backward", {.flops = 40 * P, .bytes = 28 * P + dnll.bytes()});
   if (!op.run()) return;
-  check_places(ctx, pairs, N);
+  check_places(ctx, pairs, N, facts_of(kind.kind).single);
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {
       pair_loss_backward_on(queue, dnll, logps, reference, pairs, kind, state);

@@ -24,7 +24,8 @@ __device__ inline Rows rows_of(const int32_t* pair, int column, int64_t n) {
 __device__ inline PairValue value_of(const float* logps, const float* reference,
                                      const int32_t* pair, int64_t p, const PairLoss& kind,
                                      int64_t columns) {
-  double c = double{logps[columns * p]}, r = double{logps[columns * p + 1]};
+  const double k = compared_with(kind, pair);
+  double c = double{logps[columns * p]} - k, r = double{logps[columns * p + 1]} - k;
   if (reference) {
     c -= double{reference[2 * p]};
     r -= double{reference[2 * p + 1]};

@@ -8,13 +8,14 @@
 //           A pair is one trained target, so a window's loss is the mean over its pairs. m_p: of a loss that
 //           learns the whole chosen sequence the sum of nll over its tokens, and w = pairs of the step /
 //           tokens with a target of all its chosen sequences, so that the mean over pairs of w m_p is
-//           that of nll over these tokens. Of others w = 0.
+//           that of nll over these tokens. Of others w = 0. Of a loss of one answer k is taken from c and r.
 // Shapes    nll, dnll (N); reference (P,2); logps (P,2), of a loss that learns the whole sequence (P,3), the
 //           last -m_p; loss (P); pairs (P,8) i32: the rows where the chosen and the rejected sequence
 //           begin, the row behind the rejected, which begins behind the chosen, n_c and n_r, the first
 //           row whose nll is the chosen answer's (where the chosen begins, if no row before has a
-//           target), then w's tokens and its pairs; a pair that begins with -1 is none: loss and logps
-//           0, nothing counted. state: the StepState.
+//           target), then w's tokens and its pairs, or k as the bits of a float; a pair that begins with -1
+//           is none: loss and logps 0, nothing counted. Of a loss of one answer the other is empty, and
+//           its number of tokens 0. state: the StepState.
 // dtypes    f32, but pairs.
 // Writes    all assigned. pair_loss_forward adds to the state: loss_sum += sum of loss (fp64, in the order
 //           of the pairs), loss_tokens += pairs, neither scaled.

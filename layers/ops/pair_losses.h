@@ -1,5 +1,6 @@
 // The losses of preference: what each makes of a pair, an answer that was chosen and one that was
-// rejected. This file is all that one more of them touches, beside a row in its test.
+// rejected, or of one answer that is either. This file is all that one more of them touches, beside a row
+// in its test.
 //
 // Math      c, r are log probabilities of the chosen and the rejected answer, sums over its tokens, less those
 //           of the reference where the loss has one; n_c, n_r the numbers of these tokens; b beta, s
@@ -16,8 +17,15 @@
 //   simpo         (1 - s) S(x) + s S(-x), x = b (c / n_c - r / n_r) - g   Meng et al., arXiv:2405.14734
 //   orpo          b S(O(c / n_c) - O(r / n_r))          Hong et al., arXiv:2403.07691; beside it the whole
 //                 chosen sequence is learned, prompt and answer, as language models learn (pair_loss.h)
-//           As TRL 1.16.0 has them: trl/trainer/dpo_trainer.py, simpo of trl/experimental/cpo, orpo of
-//           trl/experimental/orpo. There sigmoid has no s; here it is that of cDPO.
+//           Of one answer, which is desirable or not and has the other's number of tokens 0, w_d and w_u its
+//           weights desirable_weight and undesirable_weight, k what its log ratio is compared with:
+//   kto           w_d (1 - sigmoid(b (c - k))), w_u (1 - sigmoid(b (k - r)))   arXiv:2402.01306; k, a
+//                 constant of backward, is the mean log ratio of the step's prompts with the answers of
+//                 others, at least 0: an estimate of the divergence from the reference
+//   apo_zero_unpaired   the same with k = 0, which is w_d (1 - sigmoid(b c)), w_u sigmoid(b r)
+//           As TRL 1.16.0 has them: trl/trainer/dpo_trainer.py, those of one answer kto_trainer.py, simpo of
+//           trl/experimental/cpo, orpo of trl/experimental/orpo. There sigmoid has no s; here it is that of
+//           cDPO.
 // Numerics  double, on every place. Of orpo a mean above -1e-30, of tokens that are certain, is taken for
 //           that: they have no odds.
 #pragma once
@@ -25,6 +33,7 @@
 #include <cmath>
 #include <compare>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -49,7 +58,9 @@ enum class PairLossKind : uint8_t {
   apo_zero,
   apo_down,
   simpo,
-  orpo
+  orpo,
+  kto,
+  apo_zero_unpaired
 };
 
 // In the order of PairLossKind.
@@ -59,13 +70,22 @@ struct PairLossFacts {
   bool smoothing;         // label_smoothing means something
   bool averaged = false;  // by tokens: what it calls a reward is a mean too
   bool whole = false;     // all tokens of the chosen sequence are learned beside it
+  bool single = false;    // of one answer
+  bool compared = false;  // with a divergence, which other rows estimate
 };
 inline constexpr PairLossFacts kPairLosses[] = {
-    {"sigmoid", true, true},      {"hinge", true, false},
-    {"ipo", true, false},         {"sigmoid_norm", true, false},
-    {"nca_pair", true, false},    {"sppo_hard", true, false},
-    {"apo_zero", true, false},    {"apo_down", true, false},
-    {"simpo", false, true, true}, {"orpo", false, false, true, true},
+    {"sigmoid", true, true},
+    {"hinge", true, false},
+    {"ipo", true, false},
+    {"sigmoid_norm", true, false},
+    {"nca_pair", true, false},
+    {"sppo_hard", true, false},
+    {"apo_zero", true, false},
+    {"apo_down", true, false},
+    {"simpo", false, true, true},
+    {"orpo", false, false, true, true},
+    {.name = "kto", .reference = true, .smoothing = false, .single = true, .compared = true},
+    {.name = "apo_zero_unpaired", .reference = true, .smoothing = false, .single = true},
 };
 
 constexpr std::optional<PairLossKind> find_pair_loss(std::string_view name) {
@@ -76,7 +96,7 @@ constexpr std::optional<PairLossKind> find_pair_loss(std::string_view name) {
 
 struct PairLoss {
   PairLossKind kind = PairLossKind::sigmoid;
-  double beta = 0.1, label_smoothing = 0, gamma = 0.5;
+  double beta = 0.1, label_smoothing = 0, gamma = 0.5, desirable = 1, undesirable = 1;
 
   auto operator<=>(const PairLoss&) const = default;
 };
@@ -160,10 +180,23 @@ SNUG_PAIR_LOSS PairValue pair_loss_value(const PairLoss& l, double c, double r, 
       return pair_loss::weighed(b, 0.0, of_c.value - of_r.value, of_c.slope / n_c,
                                 -of_r.slope / n_r);
     }
+    case PairLossKind::kto:
+    case PairLossKind::apo_zero_unpaired: {
+      const double x = pair_loss::sigmoid(b * c), y = pair_loss::sigmoid(b * r);
+      // NaN of either side stays one, and the side that is not there adds 0.
+      const double w_c = n_c > 0 ? l.desirable : 0, w_r = n_r > 0 ? l.undesirable : 0;
+      return {w_c * (1.0 - x) + w_r * y, -w_c * b * x * (1.0 - x), w_r * b * y * (1.0 - y)};
+    }
   }
   return {NAN, NAN, NAN};
 }
 
+// k of a row of pair_loss.h's pairs, of which c and r are less here.
+SNUG_PAIR_LOSS double compared_with(const PairLoss& l, const int32_t* pair) {
+  float k = 0;
+  if (l.kind == PairLossKind::kto) std::memcpy(&k, pair + 6, sizeof k);
+  return double{k};
+}
 // What a token of the whole chosen sequence weighs beside the loss; `pair`: a row of pair_loss.h's pairs.
 SNUG_PAIR_LOSS double whole_weight(const PairLoss& l, const int32_t* pair) {
   if (l.kind != PairLossKind::orpo || pair[6] <= 0) return 0;

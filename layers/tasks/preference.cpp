@@ -12,6 +12,8 @@ constexpr std::string_view kNames[] = {"rewards/chosen",  "rewards/rejected", "r
                                        "rewards/margins", "logps/chosen",     "logps/rejected",
                                        "nll_loss",        "log_odds_ratio",   "log_odds_chosen"};
 constexpr size_t kOfAll = 6;
+constexpr std::string_view kOfSingle[] = {"rewards/chosen", "rewards/rejected", "rewards/margins",
+                                          "logps/chosen",   "logps/rejected",   "kl"};
 constexpr std::string_view kOfRewards[] = {"accuracy", "margin", "mean_reward", "min_reward",
                                            "max_reward"};
 
@@ -19,6 +21,7 @@ constexpr std::string_view kOfRewards[] = {"accuracy", "margin", "mean_reward", 
 
 std::span<const std::string_view> preference_names(PreferenceForm form) {
   if (form == PreferenceForm::rewards) return kOfRewards;
+  if (form == PreferenceForm::single) return kOfSingle;
   return std::span(kNames).first(form == PreferenceForm::whole ? std::size(kNames) : kOfAll);
 }
 
@@ -37,6 +40,10 @@ void PreferenceSums::add(const View& places, const View& logps, const View& refe
           loss.beta * (reference.defined() ? l - double{reference.as<float>()[2 * p + side]} : l);
     }
     ++pairs;
+    if (facts_of(loss.kind).single) {
+      add_single(place, log_probability, reward, loss);
+      continue;
+    }
     const double values[] = {reward[0],
                              reward[1],
                              reward[0] > reward[1] ? 1.0 : 0.0,
@@ -51,6 +58,16 @@ void PreferenceSums::add(const View& places, const View& logps, const View& refe
     sums[7] -= pair_loss::minus_log_sigmoid(odds).value;
     sums[8] += odds;
   }
+}
+
+// Sums: of rewards, of log probabilities, each of both sides; how many are desirable; of kl.
+void PreferenceSums::add_single(const int32_t* place, const double* log_probability,
+                                const double* reward, const PairLoss& loss) {
+  const size_t side = place[3] > 0 ? 0 : 1;
+  sums[side] += reward[side];
+  sums[2 + side] += log_probability[side];
+  sums[4] += side == 0 ? 1 : 0;
+  sums[5] += compared_with(loss, place);
 }
 
 void PreferenceSums::add_rewards(const View& rewards, const View& margins) {
@@ -80,6 +97,15 @@ bool PreferenceSums::finite() const {
 MetricList PreferenceSums::means(PreferenceForm form) const {
   MetricList list;
   const std::span<const std::string_view> names = preference_names(form);
+  if (form == PreferenceForm::single) {
+    const auto all = static_cast<double>(pairs);
+    const double chosen = sums[0] / sums[4], rejected = sums[1] / (all - sums[4]);
+    const double values[] = {
+        chosen,       rejected, chosen - rejected, sums[2] / sums[4], sums[3] / (all - sums[4]),
+        sums[5] / all};
+    for (size_t i = 0; i < names.size() && pairs > 0; ++i) list.add(names[i], values[i]);
+    return list;
+  }
   for (size_t i = 0; i < names.size() && pairs > 0; ++i)
     list.add(names[i], form == PreferenceForm::rewards && i >= 3
                            ? range[i - 3]

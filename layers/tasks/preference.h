@@ -9,6 +9,9 @@
 //   nll_loss            the mean loss of that sequence's tokens, prompt and answer, over those of the step
 //   log_odds_ratio      log sigmoid of log_odds_chosen's summand: what beta weighs, with the other sign
 //   log_odds_chosen     log odds of a token of the chosen answer less those of the rejected one
+// Of a loss of one answer (kto, apo_zero_unpaired) chosen are the desirable ones and rejected the others:
+// each mean is over its own, the margin that of both, NaN where one is not there; no accuracies, and
+//   kl                  what log ratios are compared with, at least 0; of apo_zero_unpaired 0
 // Of a reward model (task: reward), as TRL 1.16.0's RewardTrainer logs it,
 //   accuracy            1 where the chosen answer has the larger reward, else 0
 //   margin              the reward of the chosen answer less that of the rejected one
@@ -29,14 +32,17 @@
 namespace snug {
 
 // Which of the numbers there are.
-enum class PreferenceForm : uint8_t { answers, whole, rewards };
+enum class PreferenceForm : uint8_t { answers, whole, single, rewards };
 constexpr PreferenceForm form_of(const PairLoss& loss) {
-  return facts_of(loss.kind).whole ? PreferenceForm::whole : PreferenceForm::answers;
+  const PairLossFacts& facts = facts_of(loss.kind);
+  return facts.whole    ? PreferenceForm::whole
+         : facts.single ? PreferenceForm::single
+                        : PreferenceForm::answers;
 }
 // In the order of the table above.
 std::span<const std::string_view> preference_names(PreferenceForm form);
 
-// Sums over pairs. Takes no memory.
+// Sums over pairs, or single answers. Takes no memory.
 struct PreferenceSums {
   std::array<double, 9> sums{};  // 0 of what the loss has not
   int64_t pairs = 0;
@@ -50,6 +56,10 @@ struct PreferenceSums {
   void add(const PreferenceSums& other);
   MetricList means(PreferenceForm form) const;  // none without a pair
   bool finite() const;
+
+ private:
+  void add_single(const int32_t* place, const double* log_probability, const double* reward,
+                  const PairLoss& loss);
 };
 
 }  // namespace snug

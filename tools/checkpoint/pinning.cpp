@@ -346,6 +346,10 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
     h["label_smoothing"] = number(config.label_smoothing);
     if (config.precompute_ref_log_probs) h["precompute_ref_log_probs"] = "true";
     if (config.loss_type == "simpo") h["simpo_gamma"] = number(config.simpo_gamma);
+    if (facts_of(*find_pair_loss(config.loss_type)).single) {
+      h["desirable_weight"] = number(config.desirable_weight);
+      h["undesirable_weight"] = number(config.undesirable_weight);
+    }
   }
   if (config.task == "reward")
     h["center_rewards_coefficient"] = number(config.center_rewards_coefficient);

@@ -46,7 +46,9 @@ std::vector<Key> make_keys() {
        .choices = "auto causal_lm sft dpo reward masked_lm sequence_classification token_classification",
        .refused = "question_answering pretraining orpo kto",
        .refused_reason = [](std::string_view task) -> std::string_view {
-         return task == "orpo" ? "which is loss_type=orpo of task=dpo here" : "which is not built";
+         return task == "orpo"  ? "which is loss_type=orpo of task=dpo here"
+                : task == "kto" ? "which is loss_type=kto of task=dpo here"
+                                : "which is not built";
        }},
       {.name = "problem_type", .section = "model", .kind = K::choice, .field = &C::problem_type,
        .doc = "what labels of a sequence are; auto: lists are multi_label_classification, one known "
@@ -61,11 +63,12 @@ std::vector<Key> make_keys() {
 
       {.name = "loss_type", .section = "preference", .kind = K::choice, .field = &C::loss_type,
        .doc = "of task: dpo, what pairs teach: sigmoid, DPO (with label_smoothing cDPO); ipo; simpo and orpo, which "
-              "need no reference, the latter learning the chosen answer and its prompt too; and others, as TRL 1.16 "
+              "need no reference, the latter learning the chosen answer and its prompt too; kto and apo_zero_unpaired, "
+              "which learn single answers with a label; and others, as TRL 1.16 "
               "names them. The reference of the others is the model without its adapters, or with precompute_ref_log_probs "
               "the model as it was",
        .example = "ipo", .choices = pair_loss_names(),
-       .refused = "robust exo_pair bco_pair aot aot_unpaired aot_pair discopop sft kto_pair kto alphapo"},
+       .refused = "robust exo_pair bco_pair aot aot_unpaired aot_pair discopop sft kto_pair alphapo"},
       {.name = "beta", .section = "preference", .kind = K::number, .field = &C::beta,
        .doc = "of task: dpo, what log probabilities are multiplied by to be rewards: the larger, the nearer the model "
               "stays to its reference; of orpo, what its odds weigh beside what is learned of the chosen",
@@ -76,7 +79,13 @@ std::vector<Key> make_keys() {
        .example = "0.1", .range = {.min = 0, .max = 0.5, .open_max = true}},
       {.name = "simpo_gamma", .section = "preference", .kind = K::number, .field = &C::simpo_gamma,
        .doc = "of simpo: the margin that rewards are to have", .example = "1.0", .range = {.min = 0}},
-
+      {.name = "desirable_weight", .section = "preference", .kind = K::number,
+       .field = &C::desirable_weight,
+       .doc = "of kto and apo_zero_unpaired: what losses of desirable answers weigh; as many times more as there are "
+              "fewer of them", .example = "1.33", .range = {.min = 0}},
+      {.name = "undesirable_weight", .section = "preference", .kind = K::number,
+       .field = &C::undesirable_weight, .doc = "the same of those that are not desirable",
+       .example = "0.5", .range = {.min = 0}},
       {.name = "precompute_ref_log_probs", .section = "preference", .kind = K::flag,
        .field = &C::precompute_ref_log_probs,
        .doc = "of task: dpo: the reference is the model as the run begins, whose log probabilities of all pairs are "
@@ -530,12 +539,12 @@ std::vector<Key> make_keys() {
        .doc = "which evaluation is the best, for load_best_model_at_end, early stopping and best_metric "
               "of trainer_state.json; with or without eval_. Perplexity is of language models, the others "
               "of classification, pearson and spearman of values, rewards and logps of task: dpo, nll_loss and "
-              "odds of its orpo, margin and mean_reward of task: reward",
+              "odds of its orpo, kl of its kto, margin and mean_reward of task: reward",
        .example = "eval_accuracy",
        .choices = "eval_loss eval_perplexity eval_accuracy eval_f1 eval_matthews_correlation eval_pearson "
                   "eval_spearman eval_rewards/chosen eval_rewards/rejected eval_rewards/accuracies "
                   "eval_rewards/margins eval_logps/chosen eval_logps/rejected eval_nll_loss "
-                  "eval_log_odds_ratio eval_log_odds_chosen eval_margin eval_mean_reward "
+                  "eval_log_odds_ratio eval_log_odds_chosen eval_kl eval_margin eval_mean_reward "
                   "eval_min_reward eval_max_reward"},
       {.name = "greater_is_better", .section = "reports", .kind = K::choice,
        .field = &C::greater_is_better,

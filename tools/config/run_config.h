@@ -31,6 +31,7 @@ struct RunConfig {
   std::string loss_type = "sigmoid";
   double beta = 0.1, label_smoothing = 0;
   double simpo_gamma = 0.5, center_rewards_coefficient = 0;
+  double desirable_weight = 1, undesirable_weight = 1;  // as KTOConfig
   bool precompute_ref_log_probs = false;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.

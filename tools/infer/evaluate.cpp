@@ -55,6 +55,7 @@ EvalResult evaluate_rows(Session& session, RowData& rows, Metrics* metrics) {
   PreferenceSums preferences;
   session.begin_window(0, 0, 0);
   if (metrics) metrics->clear();
+  rows.compare(true, 0, session);
   for (int64_t e = 0; e < rows.eval_steps(); ++e)
     for (int64_t first = 0; first < rows.eval_windows(e); first += session.decisions().eval_batch) {
       rows.fill_eval(e, first, session);

@@ -54,9 +54,9 @@ PlanFacts plan_facts(const PlanRequest& r) {
   if (r.ranks > 1) facts["zero"] = std::to_string(r.zero);
   if (r.pairs.any())
     facts["loss_type"] =
-        fmt::format("{}, {} pairs in a window",
+        fmt::format("{}, {} {} in a window",
                     r.pairs.reward ? std::string_view("rewards") : facts_of(r.pairs.loss.kind).name,
-                    r.pairs.per_window);
+                    r.pairs.per_window, r.pairs.nouns());
   // Some settings bring states of their own.
   if (!r.optimizer.args.empty()) facts["optim_args"] = optim_args_text(r.optimizer.args);
   return facts;

@@ -233,9 +233,10 @@ std::string plan_sentence(const Plan& plan) {
                : fmt::format("Does not fit: {} is the smallest memory that works.",
                              human_bytes(plan.minimum_bytes));
   if (d.micro_batch > 0) {
-    s = plan.rows > 0 ? fmt::format("{} {} a step, in about {} windows of {} tokens", plan.rows,
-                                    d.pairs.any() ? "pairs" : "rows", plan.global_batch, d.T)
-                      : fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
+    s = plan.rows > 0
+            ? fmt::format("{} {} a step, in about {} windows of {} tokens", plan.rows,
+                          d.pairs.any() ? d.pairs.nouns() : "rows", plan.global_batch, d.T)
+            : fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
     if (d.ranks > 1) s += fmt::format(", shared by {} ranks", d.ranks);
     s += plan.accumulation > 1
              ? fmt::format(" in {} micro-batches of {}", plan.accumulation, d.micro_batch)
@@ -468,7 +469,7 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format(
         "\n  {} are {:.1f} tokens long on the mean: about {:.1f} % of the planned rows stay "
         "empty",
-        plan.decisions.pairs.any() ? "pairs" : "rows", plan.row_tokens,
+        plan.decisions.pairs.any() ? plan.decisions.pairs.nouns() : "rows", plan.row_tokens,
         100 * std::max(0.0, plan.empty_share()));
   if (plan.fastest_bytes > 0) {
     const double more = more_tokens(plan.step_seconds, plan.fastest_seconds);

@@ -63,6 +63,9 @@ struct Recordings {
     double last = 0;
     Gain gain_first, gain_next;
   };
+  struct Evaluation : Bytes {
+    double seconds = 0;
+  };
   struct Rest : Bytes {  // all but the micro-steps and evaluation
     Program update;
     bool by_rows = false;  // its seconds are not the same of every micro-batch
@@ -77,7 +80,7 @@ struct Recordings {
   };
   std::map<Decisions, Whole> whole;
   std::map<Decisions, MicroSteps> micro_programs;
-  std::map<Decisions, Bytes> evaluations;
+  std::map<Decisions, Evaluation> evaluations;
   std::map<Decisions, Rest> rests;
   std::map<Decisions, Packed> packed;
   std::map<Decisions, std::vector<Placed>> placed;             // by program
@@ -173,6 +176,7 @@ class PlanSearch {
   double step_seconds(const Schedule& schedule, const Decisions& decisions) const;
 
  private:
+  double evaluations(const Decisions& decisions) const;
   // What is the same of all layers, and where the optimizer's state rests.
   struct Way {
     std::string recompute = "none", offload = "none";

@@ -79,13 +79,22 @@ void PlanSearch::pack(Schedule& s, const Decisions& d) const {
   }
 }
 
+// Of a step whose rows are compared: mismatched ones are about as many.
+double PlanSearch::evaluations(const Decisions& d) const {
+  return static_cast<double>(ceil_div(rank_batch(request_), d.eval_batch));
+}
+
 double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
   if (d.micro_batch <= 0) return 0;
   const auto of = [&](const char* name) {
     return cost_->seconds(s.at(s.find(name)), d.micro_batch * d.T);
   };
   const auto accumulation = static_cast<double>(ceil_div(rank_batch(request_), d.micro_batch));
-  return judged(d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update"));
+  const double compares =
+      d.pairs.compared() ? evaluations(d) * cost_->seconds(s.at(s.find("eval")), d.eval_batch * d.T)
+                         : 0;
+  return judged(
+      d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update") + compares);
 }
 
 namespace {
@@ -282,17 +291,22 @@ const Recordings::Whole& PlanSearch::whole(const Decisions& d) {
   const Recordings::Rest& r = known.rests.at(of_rest(d));
   const Recordings::MicroSteps& m = has_micro ? micro->second : micro_steps(d, s);
   Recordings::Bytes others = r;
+  double compares = 0;  // seconds
   if (d.eval_batch > 0) {
-    Recordings::Bytes& e = known.evaluations[of_evaluation(d)];
-    if (!has_evaluation) e = most_bytes(s, s.find("eval"));
+    Recordings::Evaluation& e = known.evaluations[of_evaluation(d)];
+    if (!has_evaluation) {
+      raise(e, most_bytes(s, s.find("eval")));
+      e.seconds = cost_->seconds(s.at(s.find("eval")), d.eval_batch * d.T);
+    }
     raise(others, e);
+    if (d.pairs.compared() && d.micro_batch > 0) compares = evaluations(d) * e.seconds;
   }
   const Recordings::Bytes residents = most_bytes(root);
   w.bound = round_up(residents.device + std::max(others.device, m.device), kArenaUnit);
   w.host = round_up(residents.host + std::max(others.host, m.host), kArenaUnit);
   w.first = m.first;
   w.next = m.next;
-  w.update = r.by_rows ? cost_->seconds(r.update, d.micro_batch * d.T) : r.seconds;
+  w.update = (r.by_rows ? cost_->seconds(r.update, d.micro_batch * d.T) : r.seconds) + compares;
   w.base = most_live_bytes(root, root.ticks, root.ticks);
   for (const TensorRecord& t : root.tensors)
     if (t.residence == Residence::device && t.category != Category::batch) w.residents += t.bytes;

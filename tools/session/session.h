@@ -49,6 +49,11 @@ struct PairDecision {
   bool cached = false;  // log probabilities of the reference come from the host, with the pairs
 
   bool any() const { return per_window > 0; }
+  bool single() const { return any() && !reward && facts_of(loss.kind).single; }
+  // Whether a step begins with an evaluation of mismatched rows, what its own are compared with.
+  bool compared() const { return single() && facts_of(loss.kind).compared; }
+  const char* noun() const { return single() ? "answer" : "pair"; }
+  const char* nouns() const { return single() ? "answers" : "pairs"; }
   PreferenceForm form() const { return reward ? PreferenceForm::rewards : form_of(loss); }
   bool has_reference() const { return any() && !reward && facts_of(loss.kind).reference; }
   // Whether micro-steps and evaluation begin with a forward pass without adapters.

@@ -94,7 +94,9 @@ PairDecision pair_decision(const RunConfig& config) {
   d.loss = {.kind = *kind,
             .beta = config.beta,
             .label_smoothing = config.label_smoothing,
-            .gamma = config.simpo_gamma};
+            .gamma = config.simpo_gamma,
+            .desirable = config.desirable_weight,
+            .undesirable = config.undesirable_weight};
   d.cached = config.precompute_ref_log_probs && d.has_reference();
   return d;
 }
@@ -134,13 +136,14 @@ void check_rows(const RowFile& file, const ModelSpec& spec, const std::string& s
 
 // Sums of what conversations are made of, said with their rows.
 struct RowData::Chats {
-  int64_t turns = 0, open_turns = 0, trained = 0, equal = 0, pairs = 0;
+  int64_t turns = 0, open_turns = 0, trained = 0, equal = 0, pairs = 0, desirable = 0;
   std::string first_open, first_equal;
 
   void add(const RowRecord& record, int64_t max_length) {
     if (record.trained.empty()) return;
     if (record.equal && equal++ == 0) first_equal = record.where;
     pairs += !record.types.empty();
+    desirable += !record.types.empty() && record.types.front() == 0;
     turns += record.turns;
     if (record.open_turns > 0 && open_turns == 0) first_open = record.where;
     open_turns += record.open_turns;
@@ -163,12 +166,13 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
   apply_room(room, files, false, options);
   const RowReport report = write_rows(files, tokenizer ? &*tokenizer : nullptr, options, path);
   text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
-                       count_of(report.rows, options.pairs ? "pair" : "row"), report.tokens,
+                       count_of(report.rows, options.pairs ? pairs_.noun() : "row"), report.tokens,
                        report.longest);
   if (report.cut > 0)
     text_ +=
         fmt::format(" ({} cut to {} tokens, e.g. {})", report.cut,
-                    options.pairs ? options.max_length / 2 : options.max_length, report.first_cut);
+                    options.pairs && !pairs_.single() ? options.max_length / 2 : options.max_length,
+                    report.first_cut);
   if (report.empty > 0)
     text_ += fmt::format(" ({} {}left out, e.g. {})", report.empty,
                          pairs_.reward   ? "longer than max_length "
@@ -181,6 +185,10 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
                          report.first_unlabelled);
   if (chats_->pairs > 0 && !pairs_.reward)
     text_ += fmt::format(", {} of them of answers", chats_->trained);
+  if (pairs_.single()) {
+    text_ += fmt::format(", {} desirable", chats_->desirable);
+    if (&given == &config.train_data) note_balance(chats_->desirable, report.rows, config);
+  }
   if (chats_->equal > 0)
     notes_.push_back(fmt::format(
         "chosen and rejected are the same in {} of {}, e.g. {}: nothing is to be preferred there",
@@ -223,8 +231,10 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
 RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
                  ModelSpec& spec, bool known, int64_t T, int64_t G, const RowUse& use)
     : folder_("rows"), head_(spec.head), pairs_(pair_decision(config)), T_(T) {
-  if (pairs_.any()) check_pair_length(spec, T, config);
-  if (pairs_.any()) T_ = 2 * T;
+  if (pairs_.any() && !pairs_.single()) {
+    check_pair_length(spec, T, config);
+    T_ = 2 * T;
+  }
   padding_ = static_cast<int32_t>(spec.pad_token);
   RowOptions options;
   options.kind = pairs_.any() ? RowKind::causal : kind_of(head_);
@@ -244,13 +254,16 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     options.marked = masking_of(config, *tokenizer, spec.V).mask_id;
   Chats chats;
   std::optional<ChatRows> chat;
-  std::optional<PairRows> pairs;
+  std::optional<PairRows> pairs, mismatched;
+  OtherAnswers answers;
   if (pairs_.any()) {
     if (tokenizer) chat.emplace(chat_rows_of(config, *tokenizer, spec));
     pairs.emplace(chat ? &*chat : nullptr, T,
                   pairs_.reward                      ? PairUse::rewards
+                  : pairs_.single()                  ? PairUse::single
                   : facts_of(pairs_.loss.kind).whole ? PairUse::means
-                                                     : PairUse::answers);
+                                                     : PairUse::answers,
+                  &answers);
     options.pairs = &*pairs;
     options.seen = [&](const RowRecord& record, bool made) {
       if (made) chats.add(record, T_);
@@ -279,14 +292,27 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   }
   chats_ = &chats;
   const std::vector<std::string> asked = spec.labels;
-  std::optional<RowFile> train, eval;
-  if (use.train && !config.train_data.empty())
+  std::optional<RowFile> train, eval, train_others, eval_others;
+  const auto read_mismatched = [&](const std::vector<std::string>& given,
+                                   std::optional<RowFile>& to) {
+    if (!pairs_.compared()) return;
+    mismatched.emplace(chat ? &*chat : nullptr, T, PairUse::mismatched, &answers);
+    RowOptions other = options;
+    other.pairs = &*mismatched;
+    to.emplace(read_others(given, config, tokenizer, other, use.room));
+    answers = {};
+  };
+  if (use.train && !config.train_data.empty()) {
     train.emplace(
         read(config.train_data, "train_data", config, tokenizer, options, spec, use.room));
+    read_mismatched(config.train_data, train_others);
+  }
   const double mean = mean_length_;
-  if (!config.eval_data.empty() || !use.train)
+  if (!config.eval_data.empty() || !use.train) {
     eval.emplace(read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer,
                       options, spec, use.room));
+    read_mismatched(config.eval_data, eval_others);
+  }
   if (train) mean_length_ = mean;
   chats_ = nullptr;
   problem_ = spec.problem;
@@ -296,8 +322,9 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     // Rows of a mask each need room for the logits of a whole window.
     const RowFacts& facts = eval->facts();
     const bool masks = head_ == HeadKind::masked_lm && !use.labels;
+    const int64_t longest = std::max(facts.longest, eval_others ? eval_others->facts().longest : 0);
     if (!spec.rope.by_length(T_))
-      T_ = masks ? facts.longest : std::clamp(facts.tokens, facts.longest, T_);
+      T_ = masks ? longest : std::clamp(std::max(facts.tokens, longest), longest, T_);
   }
 
   RowDatasetOptions d;
@@ -312,6 +339,7 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   if (head_ == HeadKind::causal_lm || pairs_.any()) {
     d.shift_labels = true;
     d.pairs = pairs_.any();
+    d.single = pairs_.single();
     d.whole_chosen = d.pairs && !pairs_.reward && facts_of(pairs_.loss.kind).whole;
     // The head reads all tokens, so that rows that are no pairs take no room of their own.
     if (!d.pairs) d.max_rows_per_window = 0;
@@ -335,12 +363,14 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   if (train) {
     d.eval_fraction = config.eval_fraction;
     train_.emplace(std::move(*train), d);
+    if (train_others) train_others_.emplace(std::move(*train_others), d);
     windows_ = most_windows();
   }
   if (eval) {
     d.eval_fraction = 0;
     d.shuffle = false;
     eval_.emplace(std::move(*eval), d);
+    if (eval_others) eval_others_.emplace(std::move(*eval_others), d);
   }
   eval_rows_ = eval_ || config.eval_fraction > 0 ? evaluated().eval_rows() : 0;
   if (eval_rows_ > 0 && use.labels)
@@ -473,7 +503,8 @@ void RowData::fill(int64_t step, int64_t first_window, Session& s) {
   b.stride = e.tokens;
   if (pairs_.reward) return fill_rewards(false, step, first_window, B, b, s);
   train_->fill(step, first_window, B, b);
-  place_reference(false, B, s);
+  place_reference(reference_of(false, false), B, s);
+  place_compared(B, s);
   ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
 }
 
@@ -483,7 +514,8 @@ void RowData::fill_eval(int64_t e, int64_t first_window, Session& s) {
   b.stride = use_for_eval(e, first_window, s);
   if (pairs_.reward) return fill_rewards(true, e, first_window, B, b, s);
   evaluated().fill_eval(e, first_window, B, b);
-  place_reference(true, B, s);
+  place_reference(reference_of(true, false), B, s);
+  place_compared(B, s);
   ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
 }
 

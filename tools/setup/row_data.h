@@ -61,6 +61,10 @@ class RowData {
   // What the session runs of the micro-batch from that window on, behind the last a window of
   // nothing; and its batch, with Session::use() of it.
   Session::Extent extent(int64_t step, int64_t first_window, const Session& session);
+  // Of a loss that compares: what the rows of the step, or of the evaluation, are compared with from now
+  // on, by the session's evaluation of their prompts with the answers of others. Of others nothing. Leaves
+  // the sums of the window as they are.
+  void compare(bool evaluation, int64_t step, Session& session);
   void fill(int64_t step, int64_t first_window, Session& session);
   // Throws data if no step of the first `steps` (0: of an epoch) has a target.
   void check_trained(int64_t steps);
@@ -68,7 +72,11 @@ class RowData {
   // Of pairs whose reference is cached, (rows, 2) log probabilities of each file of rows: what the session's
   // evaluation says of all, which it then has with every pair that is filled in. Takes all memory that fills
   // need.
-  std::vector<int64_t> reference_rows();
+  struct ReferenceFile {
+    const char* name;
+    int64_t rows;
+  };
+  std::vector<ReferenceFile> reference_files();
   std::vector<std::vector<float>> compute_reference(Session& session);
   void set_reference(std::vector<std::vector<float>> of_files, const Session& session);
 
@@ -94,21 +102,37 @@ class RowData {
   struct Chats;
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
+  RowDataset& others_of(bool evaluation) {
+    return evaluation && eval_others_ ? *eval_others_ : *train_others_;
+  }
+  // Evaluates the windows of a step; `each` is told the place and the row of every pair.
+  template <class F>
+  void evaluate_pairs(RowDataset& rows, bool evaluation, int64_t step,
+                      const std::vector<float>* reference, Session& session, F&& each);
   int64_t most_windows();
   int64_t use_for_eval(int64_t e, int64_t first_window, Session& session);
   void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session);
-  void place_reference(bool evaluation, int64_t count, Session& session) const;
+  void place_reference(const std::vector<float>* from, int64_t count, Session& session) const;
+  const std::vector<float>* reference_of(bool evaluation, bool others) const;
+  void place_compared(int64_t count, Session& session) const;
   void fill_rewards(bool evaluation, int64_t step, int64_t first_window, int64_t count,
                     const RowBlock& block, Session& session);
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
                const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec,
                const PrepareRoom& room);
+  void note_balance(int64_t desirable, int64_t rows, const RunConfig& config);
+  RowFile read_others(const std::vector<std::string>& given, const RunConfig& config,
+                      const std::optional<Tokenizer>& tokenizer, RowOptions options,
+                      const PrepareRoom& room);
 
   ScratchFolder folder_;
   HeadKind head_;
   Problem problem_;
   std::optional<RowDataset> train_, eval_;
+  std::optional<RowDataset> train_others_,
+      eval_others_;         // of a loss that compares: mismatched rows
+  float compared_ = 0;      // with what, of the step that is filled
   Chats* chats_ = nullptr;  // while rows are read
   std::vector<std::string> notes_;
   std::string text_;

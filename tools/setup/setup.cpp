@@ -377,8 +377,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
   }
   r.T = s.sizes.max_length;
   r.pairs = s.rows ? s.rows->pairs() : pair_decision(config);
-  if (r.pairs.any()) r.T *= 2;  // of both answers
-  if (r.pairs.any()) check_pair_length(spec, s.sizes.max_length, config);
+  if (r.pairs.any() && !r.pairs.single()) {
+    r.T *= 2;  // of both answers
+    check_pair_length(spec, s.sizes.max_length, config);
+  }
   r.global_batch = s.sizes.global_batch_size;
   if (rows) {
     r.rows = s.sizes.global_batch_size;
@@ -387,8 +389,9 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
   r.micro_batch = s.sizes.micro_batch_size;
-  // A reference is what an evaluation says before the first step.
-  r.evaluate = config.eval_fraction > 0 || !config.eval_data.empty() || r.pairs.cached;
+  // A reference is what an evaluation says before the first step, a divergence before each.
+  r.evaluate =
+      config.eval_fraction > 0 || !config.eval_data.empty() || r.pairs.cached || r.pairs.compared();
   r.eval_batch = config.per_device_eval_batch_size;
   r.head_rows = config.head_rows;
   r.keys = {.global_size = config.global_batch_size,

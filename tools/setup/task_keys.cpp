@@ -43,6 +43,15 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
     refuse("simpo_gamma only with loss_type: simpo",
            fmt::format("{}, and {}", said("simpo_gamma"), said("loss_type")),
            "leave simpo_gamma out");
+  for (const char* key : {"desirable_weight", "undesirable_weight"})
+    if (!loss.single && !is_idle(config, *find_key(key)))
+      refuse(fmt::format("{} only with loss_type: kto or apo_zero_unpaired", key),
+             fmt::format("{}, and {}", said(key), said("loss_type")),
+             fmt::format("leave {} out", key));
+  if (loss.single && config.desirable_weight == 0 && config.undesirable_weight == 0)
+    refuse("a desirable_weight or an undesirable_weight above 0",
+           fmt::format("{}, and {}", said("desirable_weight"), said("undesirable_weight")),
+           "leave one of them out");
   if (config.lora_dropout > 0)
     refuse(
         "no dropout with task: dpo, whose reference and model are to differ in their weights alone",
@@ -93,7 +102,8 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
             {"token_cache"});
   only_with(chats, "task: sft, dpo or reward", {"chat_template"});
   only_with(config.task == "dpo", "task: dpo",
-            {"loss_type", "beta", "label_smoothing", "simpo_gamma", "precompute_ref_log_probs"});
+            {"loss_type", "beta", "label_smoothing", "simpo_gamma", "desirable_weight",
+             "undesirable_weight", "precompute_ref_log_probs"});
   only_with(config.task == "reward", "task: reward", {"center_rewards_coefficient"});
   if (pairs) check_pair_keys(config, looks, complaints);
   for (const char* key : {"token_cache", "quoting", "text_column"})
@@ -114,7 +124,7 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
   else if (config.packing_boundaries && token_rows)
     notes.push_back(
         fmt::format("packing_boundaries: true changes nothing: {} are always kept apart",
-                    pairs   ? "the answers of pairs"
+                    pairs   ? "answers"
                     : chats ? "conversations"
                             : "rows of tokens"));
   if (pairs && !looks && !config.is_set("learning_rate"))

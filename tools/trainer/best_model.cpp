@@ -48,19 +48,20 @@ void TrainRun::measure() {
       evaluate_samples(*session_, data_, data_.eval_samples, metrics_ ? &*metrics_ : nullptr);
   at_.evaluation_due = false;
   session_->state() = saved;
-  log_->evaluation({.step = at_.step,
-                    .tokens = r.tokens,
-                    .loss = r.loss,
-                    .perplexity = std::exp(r.loss),
-                    .seconds = r.seconds,
-                    .epoch = epoch(),
-                    .metrics = r.metrics,
-                    .pairs = plan_.decisions.pairs.any()});
+  log_->evaluation(
+      {.step = at_.step,
+       .tokens = r.tokens,
+       .loss = r.loss,
+       .perplexity = std::exp(r.loss),
+       .seconds = r.seconds,
+       .epoch = epoch(),
+       .metrics = r.metrics,
+       .pairs = plan_.decisions.pairs.any() ? plan_.decisions.pairs.nouns() : nullptr});
   // As transformers' EarlyStoppingCallback: any better metric is the new best, one that is better
   // by more than the threshold starts the count again.
-  const bool finite = std::isfinite(r.loss);
   const std::string by = best_by();
   const double metric = by == "eval_loss" ? r.loss : r.metrics.at(std::string_view(by).substr(5));
+  const bool finite = std::isfinite(r.loss) && std::isfinite(metric);
   const std::optional<double> top = best_of_all();
   const bool gain =
       finite && (!top || (better(metric, *top) &&

@@ -146,6 +146,8 @@ namespace {
 // Of pairs what tells whether they are learned.
 std::string preference_words(const MetricList& metrics) {
   const bool rewards = metrics.begin()->name == "accuracy";
+  if ((metrics.end() - 1)->name == "kl")
+    return fmt::format("margin {:.4f}  kl {:.4f}", metrics.at("rewards/margins"), metrics.at("kl"));
   return fmt::format("accuracy {:.3f}  margin {:.4f}",
                      metrics.at(rewards ? "accuracy" : "rewards/accuracies"),
                      metrics.at(rewards ? "margin" : "rewards/margins"));
@@ -265,7 +267,7 @@ void RunLog::evaluation(const EvalMetrics& m) {
   }
   say(fmt::format("step {:>6}  validation loss {:.4f}  {}  ({} {}, {})", m.step, std::fabs(m.loss),
                   words, m.tokens,
-                  m.pairs ? "pairs"
+                  m.pairs ? m.pairs
                   : task  ? "labels"
                           : "tokens",
                   human_seconds(m.seconds)));

@@ -51,7 +51,7 @@ struct EvalMetrics {
   int64_t step = 0, tokens = 0;
   double loss = 0, perplexity = 0, seconds = 0, epoch = 0;  // of a task with metrics no perplexity
   MetricList metrics = {};
-  bool pairs = false;  // tokens are pairs, and metrics theirs
+  const char* pairs = nullptr;  // what tokens then are, pairs or answers, and metrics theirs
 };
 
 // A loss scale in few digits; powers of two, as most are, exactly.

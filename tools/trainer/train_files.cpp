@@ -339,9 +339,9 @@ void TrainRun::start_log() {
   leg_ = leg_text();
   if (leads()) begin_leg(config().output_dir, leg_, resumed_.has_value());
   if (data_.rows) {
-    log_->say(fmt::format("Data: {}; {} {} to train on, {} to evaluate", data_.text,
-                          data_.train_samples, data_.rows->pairs().any() ? "pairs" : "rows",
-                          data_.eval_samples));
+    log_->say(fmt::format(
+        "Data: {}; {} {} to train on, {} to evaluate", data_.text, data_.train_samples,
+        data_.rows->pairs().any() ? data_.rows->pairs().nouns() : "rows", data_.eval_samples));
     for (const std::string& note : data_.rows->notes()) log_->say("Note: " + note);
   } else {
     log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,

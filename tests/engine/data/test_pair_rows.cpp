@@ -19,11 +19,11 @@ class PairRowsTest : public testing::Test {
  protected:
   RowReport read(const std::string& text, int64_t max_length, PairUse use = PairUse::answers) {
     write_atomic(folder_ / "pairs.jsonl", text);
-    const PairRows pairs(nullptr, max_length, use);
+    const PairRows pairs(nullptr, max_length, use, &others_);
     RowOptions o;
     o.kind = RowKind::causal;
     o.pairs = &pairs;
-    o.max_length = 2 * max_length;
+    o.max_length = pairs.single() ? max_length : 2 * max_length;
     o.vocab_size = 100;
     o.seen = [&](const RowRecord& record, bool) { equal_ += record.equal; };
     return write_rows({{folder_ / "pairs.jsonl", true}}, nullptr, o, folder_ / "rows");
@@ -39,6 +39,7 @@ class PairRowsTest : public testing::Test {
              .whole_chosen = whole}};
   }
   TempFolder folder_;
+  OtherAnswers others_;
   int equal_ = 0;
 };
 
@@ -157,6 +158,89 @@ TEST_F(PairRowsTest, RewardedPairsAreWholeOrLeftOut) {
   EXPECT_ERROR(read("{\"chosen_ids\": [1, 2, 3], \"rejected_ids\": [2]}\n", 2, PairUse::rewards),
                ErrorCode::data, "a pair of which no answer with its prompt is longer", "1 without",
                "raise max_length");
+}
+
+// Single answers are pairs of which one is empty; mismatched ones have the answer of the record before.
+TEST_F(PairRowsTest, SingleAnswersAndThoseOfOthers) {
+  const std::string text =
+      "{\"prompt_ids\": [1, 2], \"completion_ids\": [3, 4], \"label\": true}\n"
+      "{\"prompt_ids\": [5], \"completion_ids\": [6, 7, 8], \"label\": false}\n"
+      // Its prompt fills it: no answer, and none to others.
+      "{\"prompt_ids\": [1, 2, 3, 4], \"completion_ids\": [9], \"label\": true}\n"
+      "{\"prompt_ids\": [], \"completion_ids\": [10, 11, 12, 13, 14], \"label\": 1}\n";
+  const auto filled = [&](PairUse use, const Ids& tokens, const Ids& starts, const Ids& targets,
+                          const std::vector<Ids>& places) {
+    const RowReport report = read(text, 4, use);
+    EXPECT_EQ(report.rows, 3);
+    EXPECT_EQ(report.empty, 1);
+    RowDataset d{RowFile(folder_ / "rows"),
+                 {.T = 13,
+                  .global_batch = 3,
+                  .max_rows_per_window = 4,
+                  .shuffle = false,
+                  .shift_labels = true,
+                  .pairs = true,
+                  .single = true}};
+    ASSERT_EQ(d.windows(0), 1);
+    EXPECT_EQ(d.trained(0), 3);
+    Ids got_tokens(13), got_starts(13), got_targets(13);
+    std::vector<PairPlace> pairs(4);
+    d.fill(0, 0, 1,
+           {.tokens = got_tokens.data(),
+            .document_start = got_starts.data(),
+            .targets = got_targets.data(),
+            .pairs = pairs.data()});
+    EXPECT_EQ(got_tokens, tokens);
+    EXPECT_EQ(got_starts, starts);
+    EXPECT_EQ(got_targets, targets);
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ((Ids{pairs[i].chosen, pairs[i].rejected, pairs[i].end, pairs[i].chosen_tokens,
+                     pairs[i].rejected_tokens, pairs[i].answer}),
+                places[i])
+          << i;
+    EXPECT_EQ(pairs[3].chosen, -1);
+  };
+  const int32_t n = -100;
+  filled(PairUse::single, {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0},
+         {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12}, {n, 3, 4, n, 6, 7, 8, n, 11, 12, 13, n, n},
+         {{0, 4, 4, 2, 0, 0}, {4, 4, 8, 0, 3, 4}, {8, 12, 12, 4, 0, 8}});
+  // Answers are those before they were cut.
+  filled(PairUse::mismatched, {1, 2, 10, 11, 5, 3, 4, 6, 7, 8, 0, 0, 0},
+         {0, 0, 0, 0, 4, 4, 4, 7, 7, 7, 10, 10, 10}, {n, 10, 11, n, 3, 4, n, 7, 8, n, n, n, n},
+         {{0, 4, 4, 2, 0, 0}, {4, 4, 7, 0, 2, 4}, {7, 10, 10, 3, 0, 7}});
+  const std::string pairs =
+      "{\"prompt_ids\": [1], \"chosen_ids\": [2], \"rejected_ids\": [3, 4]}\n"
+      "{\"prompt_ids\": [5], \"chosen_ids\": [6], \"rejected_ids\": [7]}\n";
+  EXPECT_EQ(read(pairs, 4, PairUse::single).rows, 4);
+  EXPECT_EQ(read(pairs, 4, PairUse::mismatched).tokens, 2 + 2 + 2 + 3);
+}
+
+TEST_F(PairRowsTest, WhatIsNoSingleAnswerIsRefused) {
+  const auto refused = [&](const std::string& record, const char* expected, const char* found) {
+    EXPECT_ERROR(read(record + "\n", 8, PairUse::single), ErrorCode::data, expected, found, "");
+  };
+  refused("{\"prompt_ids\": [1], \"completion_ids\": [2]}", "\"label\" in every record of single",
+          "pairs.jsonl:1: the keys \"prompt_ids\", \"completion_ids\"");
+  refused("{\"prompt_ids\": [1], \"completion_ids\": [2], \"label\": \"good\"}",
+          "\"label\" as true or false", "pairs.jsonl:1: \"good\"");
+  refused("{\"prompt_ids\": [1], \"completion_ids\": [2], \"label\": 2}",
+          "\"label\" as true or false", "pairs.jsonl:1: 2");
+  refused("{\"completion_ids\": [2], \"label\": true}", "\"prompt_ids\" in every record of single",
+          "pairs.jsonl:1: the keys");
+  refused("{\"prompt_ids\": [2], \"completion_ids\": [], \"label\": true}",
+          "a token at least in \"completion_ids\"", "none");
+  refused("{\"prompt\": \"a\", \"label\": true}", "\"completion\" in every record of single",
+          "pairs.jsonl:1: the keys");
+  refused("{\"prompt\": \"a\", \"completion\": \"\", \"label\": true}",
+          "an answer in completion of every record", "completion is empty");
+  refused("{\"prompt\": \"a\", \"completion\": [\"b\"], \"label\": true}",
+          "prompt and completion that are both texts or both lists", "string beside array");
+  refused("{\"prompt\": \"a\", \"chosen\": \"b\"}", "\"rejected\" in every record of pairs",
+          "pairs.jsonl:1: the keys");
+  const std::string lone = "{\"prompt_ids\": [1], \"completion_ids\": [2], \"label\": true}\n";
+  EXPECT_EQ(read(lone, 8, PairUse::single).rows, 1);
+  EXPECT_ERROR(read(lone, 8, PairUse::mismatched), ErrorCode::data, "two records at least",
+               "pairs.jsonl:1 alone", "loss_type=apo_zero_unpaired");
 }
 
 // The last token of a row that is no padding, or its first.

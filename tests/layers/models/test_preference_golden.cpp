@@ -1,9 +1,10 @@
-// Pairs against TRL 1.16.0 in float64 on models of two families with adapters: losses, every gradient, what
-// is logged, ten AdamW steps; the same bits in every policy and place of what rests; no second model.
+// Pairs, and single answers, against TRL 1.16.0 in float64 on models of two families with adapters: losses,
+// every gradient, what is logged, ten AdamW steps; the same bits in every policy and place of what rests; no second model.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -22,7 +23,7 @@ using test::Golden;
 
 struct PreferenceGolden {
   explicit PreferenceGolden(const std::string& name)
-      : path(source_folder() + "/tests/golden/preference_" + name + ".safetensors"),
+      : path(source_folder() + "/tests/golden/" + name + ".safetensors"),
         file(path),
         base(file.metadata().at("base")),
         losses(parse_json(file.metadata().at("losses"), path)) {
@@ -32,17 +33,10 @@ struct PreferenceGolden {
       write_atomic(folder / kAdapterWeights, read_file(path));
       peft = resolve_peft(base.spec, read_adapter_config(folder.path()));
     }
-    const std::vector<int64_t> lengths = integers("lengths"), ids = integers("input_ids"),
-                               completion = integers("completion");
-    size_t at = 0;
-    for (const int64_t n : lengths) {
-      Sequence s;
-      for (int64_t i = 0; i < n; ++i, ++at) {
-        s.ids.push_back(static_cast<int32_t>(ids[at]));
-        s.answer.push_back(completion[at] != 0);
-      }
-      sequences.push_back(s);
-    }
+    sequences = read("");
+    if (!file.find("label")) return;
+    sequences = sided(sequences);
+    others = sided(read("kl_"));
   }
   struct Sequence {
     std::vector<int32_t> ids;
@@ -52,20 +46,40 @@ struct PreferenceGolden {
       return static_cast<int32_t>(std::count(answer.begin(), answer.end(), true));
     }
   };
+  std::vector<Sequence> read(const std::string& of) const {
+    const std::vector<int64_t> lengths = integers(of + "lengths"), ids = integers(of + "input_ids"),
+                               completion = integers(of + "completion");
+    std::vector<Sequence> list;
+    size_t at = 0;
+    for (const int64_t n : lengths) {
+      Sequence s;
+      for (int64_t i = 0; i < n; ++i, ++at) {
+        s.ids.push_back(static_cast<int32_t>(ids[at]));
+        s.answer.push_back(completion[at] != 0);
+      }
+      list.push_back(s);
+    }
+    return list;
+  }
+  // Single answers as pairs of which one is empty.
+  std::vector<Sequence> sided(const std::vector<Sequence>& list) const {
+    const std::vector<int64_t> label = integers("label");
+    std::vector<Sequence> all(2 * list.size());
+    for (size_t i = 0; i < list.size(); ++i) all[i + (label[i] != 0 ? 0 : list.size())] = list[i];
+    return all;
+  }
   int64_t pairs() const { return static_cast<int64_t>(sequences.size()) / 2; }
   // Trained whole, beside a reference that is it as it was.
   bool whole() const { return peft.adapters.empty(); }
-  // The chosen ones first, then the rejected.
-  const Sequence& sequence(int64_t pair, int side) const {
-    return sequences[static_cast<size_t>(pair + side * pairs())];
-  }
   PairLoss loss(const std::string& key) const {
     const nlohmann::json& j = losses.at(key);
     PairLoss l;
     l.kind = find_pair_loss(j.at("loss_type").get<std::string>()).value();
     l.beta = j.at("beta");
-    l.label_smoothing = j.at("label_smoothing");
-    l.gamma = j.at("simpo_gamma");
+    l.label_smoothing = j.value("label_smoothing", 0.0);
+    l.gamma = j.value("simpo_gamma", 0.5);
+    l.desirable = j.value("desirable_weight", 1.0);
+    l.undesirable = j.value("undesirable_weight", 1.0);
     return l;
   }
   std::vector<int64_t> integers(const std::string& tensor) const {
@@ -81,7 +95,8 @@ struct PreferenceGolden {
   nlohmann::json losses;
   TempFolder folder;
   PeftModel peft;
-  std::vector<Sequence> sequences;
+  std::vector<Sequence> sequences,
+      others;  // chosen ones first, then rejected; prompts with others' answers
 };
 
 struct Options {
@@ -127,19 +142,17 @@ class PreferenceRun {
     if (!o.fresh && !g.whole())
       load_adapter(session_->context(), model_, g.folder.path(), session_->resting(), "");
     session_->load();
-    pack(o.per_window);
-    reference_.assign(static_cast<size_t>(2 * g.pairs()), 0.0f);
-    if (!g.whole()) return;
-    std::vector<float> found = reference_;
-    run([&](int64_t first) {
-      session_->evaluate();
-      for (int64_t w = 0; w < d.micro_batch && first + w < std::ssize(windows_); ++w)
-        for (size_t k = 0; k < windows_[static_cast<size_t>(first + w)].size(); ++k)
-          std::copy_n(
-              session_->pair_logps().as<float>() + 2 * (w * o.per_window + static_cast<int64_t>(k)),
-              2, found.begin() + 2 * windows_[static_cast<size_t>(first + w)][k]);
-    });
-    reference_ = found;
+    for (Rows* rows : {&own_, &others_}) {
+      rows->sequences = rows == &own_ ? &g.sequences : &g.others;
+      pack(*rows, o.per_window);
+      rows->reference.assign(rows->sequences->size(), 0.0f);
+      if (!g.whole()) continue;
+      std::vector<float> found = rows->reference;
+      evaluate_each(*rows, [&](int64_t pair, const float* logps, const float*) {
+        std::copy_n(logps, 2, found.begin() + 2 * pair);
+      });
+      rows->reference = found;
+    }
   }
   Session& session() { return *session_; }
   const Model& model() const { return model_; }
@@ -147,10 +160,12 @@ class PreferenceRun {
 
   // The mean over all pairs; `sums` then holds what is logged.
   double step() {
-    return run([&](int64_t first) { session_->micro(first == 0); });
+    compare();
+    return run(own_, [&](int64_t first) { session_->micro(first == 0); });
   }
   double evaluate() {
-    return run([&](int64_t) { session_->evaluate(); });
+    compare();
+    return run(own_, [&](int64_t) { session_->evaluate(); });
   }
   void update() {
     for (float& rate : session_->state().learning_rate)
@@ -178,29 +193,65 @@ class PreferenceRun {
   PreferenceSums sums;
 
  private:
+  struct Rows {
+    const std::vector<PreferenceGolden::Sequence>* sequences = nullptr;
+    std::vector<std::vector<int64_t>> windows;
+    std::vector<float> reference;  // (pairs, 2) of a model that is trained whole
+    int64_t pairs() const { return std::ssize(*sequences) / 2; }
+    const PreferenceGolden::Sequence& at(int64_t pair, int side) const {
+      return (*sequences)[static_cast<size_t>(pair + side * pairs())];
+    }
+  };
   // Pairs in their order, a window taking those that fit.
-  void pack(int64_t per_window) {
+  static void pack(Rows& rows, int64_t per_window) {
     int64_t room = 0;
-    for (int64_t p = 0; p < golden_.pairs(); ++p) {
-      const int64_t n = golden_.sequence(p, 0).size() + golden_.sequence(p, 1).size();
-      if (windows_.empty() || n > room || std::ssize(windows_.back()) == per_window) {
-        windows_.emplace_back();
+    for (int64_t p = 0; p < rows.pairs(); ++p) {
+      const int64_t n = rows.at(p, 0).size() + rows.at(p, 1).size();
+      if (rows.windows.empty() || n > room || std::ssize(rows.windows.back()) == per_window) {
+        rows.windows.emplace_back();
         room = kT;
       }
-      windows_.back().push_back(p);
+      rows.windows.back().push_back(p);
       room -= n;
     }
   }
+  // What an evaluation says of each pair.
   template <class F>
-  double run(F&& each) {
+  void evaluate_each(const Rows& rows, F&& each) {
+    const int64_t B = session_->decisions().micro_batch, R = session_->decisions().pairs.per_window;
+    if (rows.windows.empty()) return;
+    run(rows, [&](int64_t first) {
+      session_->evaluate();
+      for (int64_t w = 0; w < B && first + w < std::ssize(rows.windows); ++w)
+        for (size_t k = 0; k < rows.windows[static_cast<size_t>(first + w)].size(); ++k) {
+          const int64_t at = 2 * (w * R + static_cast<int64_t>(k));
+          each(rows.windows[static_cast<size_t>(first + w)][k],
+               session_->pair_logps().as<float>() + at,
+               session_->pair_reference().as<float>() + at);
+        }
+    });
+  }
+  // The mean log ratio of others' answers, at least 0.
+  void compare() {
+    if (!session_->decisions().pairs.compared()) return;
+    double sum = 0;
+    compared_ = 0;
+    evaluate_each(others_, [&](int64_t, const float* logps, const float* reference) {
+      for (int side = 0; side < 2; ++side) sum += double{logps[side]} - double{reference[side]};
+    });
+    compared_ = static_cast<float>(std::max(0.0, sum / static_cast<double>(golden_.pairs())));
+  }
+  template <class F>
+  double run(const Rows& rows, F&& each) {
     Session& s = *session_;
     const Decisions& d = s.decisions();
     sums = {};
     s.begin_window(1, 0, golden_.pairs());
-    for (int64_t first = 0; first < std::ssize(windows_); first += d.micro_batch) {
+    for (int64_t first = 0; first < std::ssize(rows.windows); first += d.micro_batch) {
       for (int64_t w = 0; w < d.micro_batch; ++w)
-        fill(w, first + w < std::ssize(windows_) ? windows_[static_cast<size_t>(first + w)]
-                                                 : std::vector<int64_t>());
+        fill(rows, w,
+             first + w < std::ssize(rows.windows) ? rows.windows[static_cast<size_t>(first + w)]
+                                                  : std::vector<int64_t>());
       s.state().first_sample = first;
       each(first);
       add_preferences(s, d.micro_batch, sums);
@@ -209,13 +260,13 @@ class PreferenceRun {
     EXPECT_EQ(sums.pairs, golden_.pairs());
     return s.state().loss_sum / static_cast<double>(golden_.pairs());
   }
-  void fill(int64_t w, const std::vector<int64_t>& pairs) {
+  void fill(const Rows& rows, int64_t w, const std::vector<int64_t>& pairs) {
     Session& s = *session_;
     const PairDecision& decision = s.decisions().pairs;
     const int64_t R = decision.per_window;
     const bool whole = facts_of(decision.loss.kind).whole;
     int64_t step_targets = 0;
-    for (int64_t p = 0; p < golden_.pairs(); ++p) step_targets += golden_.sequence(p, 0).size() - 1;
+    for (int64_t p = 0; p < golden_.pairs(); ++p) step_targets += rows.at(p, 0).size() - 1;
     int32_t* tokens = s.tokens().as<int32_t>() + w * kT;
     int32_t* targets = s.targets().as<int32_t>() + w * kT;
     int32_t* starts = s.document_start().as<int32_t>() + w * kT;
@@ -228,7 +279,7 @@ class PreferenceRun {
     for (const int64_t p : pairs) {
       int64_t begins[3] = {at, 0, 0};
       for (int side = 0; side < 2; ++side) {
-        const auto& sequence = golden_.sequence(p, side);
+        const auto& sequence = rows.at(p, side);
         for (int64_t i = 0; i < sequence.size(); ++i) {
           const auto k = static_cast<size_t>(i);
           tokens[at + i] = sequence.ids[k];
@@ -240,13 +291,14 @@ class PreferenceRun {
         begins[side + 1] = at;
       }
       for (const int64_t begin : begins) *places++ = static_cast<int32_t>(w * kT + begin);
-      *places++ = golden_.sequence(p, 0).counted();
-      *places++ = golden_.sequence(p, 1).counted();
+      *places++ = rows.at(p, 0).counted();
+      *places++ = rows.at(p, 1).counted();
       *places++ = static_cast<int32_t>(
-          w * kT + (whole ? begins[1] - 1 - golden_.sequence(p, 0).counted() : begins[0]));
+          w * kT + (whole ? begins[1] - 1 - rows.at(p, 0).counted() : begins[0]));
       *places++ = static_cast<int32_t>(whole ? step_targets : 0);
       *places++ = static_cast<int32_t>(whole ? golden_.pairs() : 0);
-      if (golden_.whole()) std::copy_n(reference_.begin() + 2 * p, 2, reference);
+      if (decision.compared()) std::memcpy(places - 2, &compared_, sizeof compared_);
+      if (golden_.whole()) std::copy_n(rows.reference.begin() + 2 * p, 2, reference);
       reference += 2;
     }
     for (; at < kT; at += kT / 2)
@@ -257,8 +309,8 @@ class PreferenceRun {
   Model model_;
   Schedule schedule_;
   std::unique_ptr<Session> session_;
-  std::vector<std::vector<int64_t>> windows_;
-  std::vector<float> reference_;  // (pairs, 2) of a model that is trained whole
+  Rows own_, others_;
+  float compared_ = 0;
 };
 
 double off(double got, double expected) {
@@ -268,6 +320,7 @@ double off(double got, double expected) {
 class PreferenceGoldens : public testing::TestWithParam<const char*> {
  protected:
   PreferenceGolden golden_{GetParam()};
+  bool single() const { return !golden_.others.empty(); }
 };
 
 TEST_P(PreferenceGoldens, LossesGradientsAndRewardsMatchTrl) {
@@ -302,7 +355,8 @@ TEST_P(PreferenceGoldens, TenAdamWStepsMatchTrl) {
 }
 
 TEST_P(PreferenceGoldens, EmulatedKernelsMatchTrl) {
-  for (const char* key : {"sigmoid_smoothed", "ipo", "simpo", "orpo"}) {
+  for (const char* key : {"sigmoid_smoothed", "ipo", "simpo", "orpo", "kto_weighted"}) {
+    if (!golden_.losses.contains(key)) continue;
     PreferenceRun run(golden_, key, {.threads = 1, .place = Place::emu});
     EXPECT_EQ(run.session().context().resident_bytes(), run.schedule().arena_bytes());
     const std::vector<double> losses = golden_.numbers(std::string(key) + ".adamw_losses");
@@ -317,20 +371,29 @@ TEST_P(PreferenceGoldens, EmulatedKernelsMatchTrl) {
 // Its model is its reference, to the last bit.
 TEST_P(PreferenceGoldens, ANewAdapterHasNoRewards) {
   for (const char* precision : {"fp32", "bf16"}) {
-    PreferenceRun run(golden_, "sigmoid", {.precision = precision, .fresh = true});
-    EXPECT_FLOAT_EQ(static_cast<float>(run.step()), std::log(2.0f));
-    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(run.sums.sums[i], 0);
+    PreferenceRun run(golden_, single() ? "kto" : "sigmoid",
+                      {.precision = precision, .fresh = true});
+    EXPECT_FLOAT_EQ(static_cast<float>(run.step()), single() ? 0.5f : std::log(2.0f));
+    const MetricList means = run.sums.means(form_of(golden_.loss(single() ? "kto" : "sigmoid")));
+    for (const Metric& m : means)
+      if (!m.name.starts_with("logps")) {
+        EXPECT_EQ(m.value, 0) << m.name;
+      }
   }
 }
 
 TEST_P(PreferenceGoldens, EveryPolicyHasTheSameBits) {
+  const char* const key = single() ? "kto" : "sigmoid";
   for (const char* precision : {"fp32", "bf16"}) {
-    PreferenceRun plain(golden_, "sigmoid", {.precision = precision});
+    // As many as fit, so that room for more changes no window.
+    const int64_t most = single() ? 5 : 2;
+    PreferenceRun plain(golden_, key, {.precision = precision, .per_window = most});
     EXPECT_EQ(plain.session().context().resident_bytes(), plain.schedule().arena_bytes());
     const double loss = plain.step();
     const std::vector<float> gradients = plain.gradients();
-    const auto same = [&](const Options& o, const std::string& what) {
-      PreferenceRun run(golden_, "sigmoid", o);
+    const auto same = [&](Options o, const std::string& what) {
+      o.per_window = std::max(o.per_window, most);
+      PreferenceRun run(golden_, key, o);
       EXPECT_EQ(run.step(), loss) << precision << " " << what;
       EXPECT_EQ(run.gradients(), gradients) << precision << " " << what;
     };
@@ -338,15 +401,16 @@ TEST_P(PreferenceGoldens, EveryPolicyHasTheSameBits) {
       same({.precision = precision, .recompute = recompute, .threads = 1}, recompute);
     for (const char* offload : {"inputs", "block"})
       same({.precision = precision, .offload = offload}, offload);
-    same({.precision = precision, .per_window = 5}, "room for more pairs");
+    same({.precision = precision, .per_window = 6}, "room for more pairs");
   }
 }
 
 // The base and the adapters come a layer at a time, for the reference and then for the model.
 TEST_P(PreferenceGoldens, AStreamedBaseHasTheSameBits) {
   for (const char* recompute : {"none", "block"}) {
-    PreferenceRun plain(golden_, "sigmoid", {.recompute = recompute}),
-        streamed(golden_, "sigmoid", {.recompute = recompute, .streamed = true});
+    const char* const key = single() ? "kto" : "sigmoid";
+    PreferenceRun plain(golden_, key, {.recompute = recompute}),
+        streamed(golden_, key, {.recompute = recompute, .streamed = true});
     EXPECT_EQ(streamed.session().context().host_resident_bytes(), streamed.schedule().host_bytes());
     for (int step = 0; step < 3; ++step) {
       EXPECT_EQ(plain.step(), streamed.step()) << recompute << step;
@@ -359,6 +423,7 @@ TEST_P(PreferenceGoldens, AStreamedBaseHasTheSameBits) {
 
 // What the reference costs is a pass whose tensors are gone before the model's begin.
 TEST_P(PreferenceGoldens, TheReferenceIsNoSecondModel) {
+  if (single()) return;  // each loss of single answers has one
   PreferenceRun with(golden_, "sigmoid"), without(golden_, "simpo");
   const auto residents = [](PreferenceRun& run) {
     int64_t bytes = 0;
@@ -371,23 +436,27 @@ TEST_P(PreferenceGoldens, TheReferenceIsNoSecondModel) {
 
 // The whole model learns, and its reference is what an evaluation said before.
 TEST(CachedReference, LossesAndGradientsMatchTrlsReferenceModel) {
-  const PreferenceGolden golden("c");
-  for (const auto& item : golden.losses.items())
-    for (const Options& o : {Options{}, Options{.recompute = "block", .per_window = 1, .micro = 1},
-                             Options{.threads = 1, .place = Place::emu}}) {
-      const std::string& key = item.key();
-      PreferenceRun run(golden, key, o);
-      const std::vector<double> losses = golden.numbers(key + ".adamw_losses");
-      const size_t steps = o.place == Place::emu ? 2 : losses.size();
-      for (size_t step = 0; step < steps; ++step) {
-        EXPECT_LT(off(run.step(), losses[step]), 1e-5) << key << " step " << step;
-        if (step == 0 && key == "sigmoid") run.compare_gradients(key, 1e-5);
-        run.update();
+  for (const char* name : {"preference_c", "kto_c"}) {
+    const PreferenceGolden golden(name);
+    for (const auto& item : golden.losses.items())
+      for (const Options& o :
+           {Options{}, Options{.recompute = "block", .per_window = 1, .micro = 1},
+            Options{.threads = 1, .place = Place::emu}}) {
+        const std::string& key = item.key();
+        PreferenceRun run(golden, key, o);
+        const std::vector<double> losses = golden.numbers(key + ".adamw_losses");
+        const size_t steps = o.place == Place::emu ? 2 : losses.size();
+        for (size_t step = 0; step < steps; ++step) {
+          EXPECT_LT(off(run.step(), losses[step]), 1e-5) << key << " step " << step;
+          if (step == 0 && (key == "sigmoid" || key == "kto")) run.compare_gradients(key, 1e-5);
+          run.update();
+        }
       }
-    }
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(, PreferenceGoldens, testing::Values("a", "b"));
+INSTANTIATE_TEST_SUITE_P(, PreferenceGoldens,
+                         testing::Values("preference_a", "preference_b", "kto_a", "kto_b"));
 
 }  // namespace
 }  // namespace snug

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <iterator>
 #include <limits>
 
@@ -23,22 +24,27 @@ struct Variant {
   bool shifted = false;
 };
 
+constexpr float kCompared = 0.75f;
+
 // Pairs back to back with a gap behind every third; every fourth is none.
 struct Data {
   explicit Data(const Variant& v) {
     const bool with_reference = facts_of(v.loss.kind).reference,
-               whole = facts_of(v.loss.kind).whole;
+               whole = facts_of(v.loss.kind).whole, single = facts_of(v.loss.kind).single;
     int64_t at = 1;  // the first row is of nothing
     for (int64_t p = 0; p < v.pairs; ++p) {
       if (p % 4 == 3) {
         places.insert(places.end(), kPairColumns, -1.0);
         continue;
       }
-      const int64_t a = 1 + (p * 7 + 3) % v.longest, b = 1 + (p * 5 + 1) % v.longest;
+      int64_t a = 1 + (p * 7 + 3) % v.longest, b = 1 + (p * 5 + 1) % v.longest;
+      if (single) (p % 2 == 0 ? b : a) = 0;
+      const int64_t compared =
+          facts_of(v.loss.kind).compared ? std::bit_cast<int32_t>(kCompared) : 0;
       // Where the whole sequence is learned, some of it before the answer.
       const int64_t before = whole && p % 2 == 0 ? p % a : 0;
       for (const int64_t x : {at, at + a, at + a + b, a - before, b, at + before,
-                              whole ? int64_t{91} : int64_t{0}, whole ? int64_t{13} : int64_t{0}})
+                              whole ? int64_t{91} : compared, whole ? int64_t{13} : int64_t{0}})
         places.push_back(static_cast<double>(x));
       at += a + b + (p % 3 == 2 ? 2 : 0);
     }
@@ -73,7 +79,7 @@ struct Data {
         continue;
       }
       const auto f = [&](const auto& x) {
-        return pair_loss_reference(v.loss, x[0], x[1], place[3], place[4]);
+        return pair_loss_reference(v.loss, x[0], x[1], place[3], place[4], double{kCompared});
       };
       Values x{logps[first], logps[first + 1]};
       for (size_t side = 0; side < 2 && with_reference; ++side) x[side] -= reference[2 * p + side];
@@ -148,6 +154,7 @@ TEST(PairLoss, MatchesTrlOnBothPlaces) {
         check({.loss = {kind, beta, smoothing}});
       }
     check({.loss = {kind, 0.3, 0, 1.2}, .pairs = 1, .longest = 1});
+    if (kPairLosses[k].single) check({.loss = {kind, 0.3, 0, 0.5, 0.7, 1.4}, .pairs = 7});
     check({.loss = {kind}, .pairs = 40, .longest = 97});
     for (const int threads : kBlockSizes)
       check({.loss = {kind}, .pairs = 21, .longest = 70, .threads = threads, .shifted = true});
@@ -191,8 +198,11 @@ TEST(PairLoss, RefusesWhatDoesNotFit) {
       sequence_logps(c.ctx(), logps, nll, pairs);
       View reference;
       if (with_reference) reference = c.input("reference", {1, 2}, DType::f32, {0, 0});
+      const View state = c.step_state(StepState{});
       pair_loss_forward(c.ctx(), c.output("loss", {1}, DType::f32), logps, reference, pairs, {kind},
-                        c.step_state(StepState{}));
+                        state);
+      pair_loss_backward(c.ctx(), c.output("dnll", {8}, DType::f32), logps, reference, pairs,
+                         {kind}, state);
     });
   };
   const Values good{0, 3, 8, 2, 2, 0, 0, 0};
@@ -205,7 +215,13 @@ TEST(PairLoss, RefusesWhatDoesNotFit) {
                                {1, 3, 8, 2, 2, 0, 0, 0},
                                {0, 3, 8, 2, 2, 3, 0, 0}})
     EXPECT_ERROR(run(places, PairLossKind::sigmoid, true), ErrorCode::data,
+                 "a sequence or two of [0,N)=[0,8)", "pair 0 of pairs",
+                 "check the pairs of the data");
+  for (const Values& one : {Values{0, 0, 8, 0, 2, 0, 0, 0}, {0, 8, 8, 2, 0, 0, 0, 0}}) {
+    run(one, PairLossKind::kto, true);
+    EXPECT_ERROR(run(one, PairLossKind::sigmoid, true), ErrorCode::data,
                  "two sequences of [0,N)=[0,8)", "pair 0 of pairs", "check the pairs of the data");
+  }
   EXPECT_ERROR(run(good, PairLossKind::sigmoid, false), ErrorCode::usage,
                "log probabilities of a reference for the loss sigmoid", "none",
                "give what the loss has");

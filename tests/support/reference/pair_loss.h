@@ -1,6 +1,6 @@
 // The losses of preference as TRL 1.16.0 writes them (trl/trainer/dpo_trainer.py, _compute_loss; simpo of
-// trl/experimental/cpo, cpo_loss; orpo of trl/experimental/orpo, odds_ratio_loss), of a pair; T: double or
-// Complex.
+// trl/experimental/cpo, cpo_loss; orpo of trl/experimental/orpo, odds_ratio_loss; those of single answers
+// of trl/trainer/kto_trainer.py), of a pair; T: double or Complex.
 #pragma once
 
 #include <cmath>
@@ -31,9 +31,11 @@ T log_odds_reference(const T& x) {
   return x - log(1.0 - exp(x));
 }
 
-// c and r: what chosen_logratios and rejected_logratios are there; counts: sums of completion_mask.
+// c and r: what chosen_logratios and rejected_logratios are there; counts: sums of completion_mask, 0 of
+// an answer that is not there; kl: what a single one is compared with.
 template <class T>
-T pair_loss_reference(const PairLoss& l, const T& c, const T& r, double count_c, double count_r) {
+T pair_loss_reference(const PairLoss& l, const T& c, const T& r, double count_c, double count_r,
+                      double kl = 0) {
   const double beta = l.beta, smoothing = l.label_smoothing;
   const T delta = c - r;
   switch (l.kind) {
@@ -69,6 +71,12 @@ T pair_loss_reference(const PairLoss& l, const T& c, const T& r, double count_c,
     case PairLossKind::orpo:
       return -beta * log_sigmoid_reference(log_odds_reference(c / count_c) -
                                            log_odds_reference(r / count_r));
+    case PairLossKind::kto:
+      if (count_c > 0) return l.desirable * (1.0 - sigmoid_reference(beta * (c - kl)));
+      return l.undesirable * (1.0 - sigmoid_reference(beta * (kl - r)));
+    case PairLossKind::apo_zero_unpaired:
+      if (count_c > 0) return l.desirable * (1.0 - sigmoid_reference(beta * c));
+      return l.undesirable * sigmoid_reference(beta * r);
   }
   return T(std::nan(""));
 }

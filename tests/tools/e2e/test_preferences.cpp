@@ -170,6 +170,129 @@ TEST_F(Preferences, OrpoLearnsTheChosenAnswerToo) {
   EXPECT_NE(preview.out.find(" of them the answer\n"), std::string::npos) << preview.out;
 }
 
+// Each answer with a label of its own, beside prompts with the answers of others.
+TEST_F(Preferences, KtoLearnsFromSingleAnswers) {
+  std::string answers;
+  for (int i = 0; i < 12; ++i)
+    answers += Json({{"prompt", sentences(1, static_cast<unsigned>(i)).substr(0, 16)},
+                     {"completion", i % 3 > 0 ? " the cat" : " no"},
+                     {"label", i % 3 > 0}})
+                   .dump() +
+               "\n";
+  spill(w_.path("answers.jsonl"), answers);
+  const std::vector<std::string> kto = {"train_data=" + w_.path("answers.jsonl"),
+                                        "eval_data=" + w_.path("answers.jsonl"),
+                                        "loss_type=kto",
+                                        "undesirable_weight=0.2",
+                                        "logging_steps=1",
+                                        "global_batch_size=12"};
+  const Outcome o = w_.trained("run", with(kto));
+  expect_planned_is_measured(w_, "run");
+  EXPECT_NE(o.out.find("train_data: 12 answers, "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find(", 8 desirable"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("a desirable_weight of 0.1 to 0.133 lets both kinds"), std::string::npos)
+      << o.out;
+  EXPECT_NE(o.out.find("(12 answers, "), std::string::npos) << o.out;
+  const std::vector<Json> lines = w_.metrics("run");
+  const Json &first = lines.front(), &last = lines.back();
+  // Before the first step the model is its reference: half of the mean weight.
+  EXPECT_NEAR(first["eval_loss"].get<double>(), (8 + 0.2 * 4) / 24, 1e-6);
+  EXPECT_EQ(first["eval_rewards/margins"], 0.0);
+  EXPECT_EQ(first["eval_kl"], 0.0);
+  EXPECT_LT(last["eval_loss"].get<double>(), first["eval_loss"].get<double>() - 0.01);
+  EXPECT_GT(last["eval_rewards/margins"].get<double>(), 0.2);
+  EXPECT_FALSE(last.contains("eval_rewards/accuracies"));
+  double most = 0;
+  for (const Json& line : lines) {
+    const std::string of = line.contains("eval_loss") ? "eval_" : "";
+    EXPECT_NEAR(
+        line[of + "rewards/margins"].get<double>(),
+        line[of + "rewards/chosen"].get<double>() - line[of + "rewards/rejected"].get<double>(),
+        1e-6);
+    most = std::max(most, line[of + "kl"].get<double>());
+    EXPECT_GE(line[of + "kl"].get<double>(), 0);
+  }
+  EXPECT_GT(most, 1e-3);  // some steps were compared with something
+
+  // A window at a time: what answers are compared with is the step's, not the micro-batch's.
+  w_.trained("each", with(joined(kto, {"per_device_train_batch_size=1"})));
+  const std::vector<double> all = w_.losses("run"), each = w_.losses("each");
+  ASSERT_EQ(all.size(), each.size());
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
+  const std::vector<std::string> more = joined(kto, {"save_steps=5", "logging_steps=3"});
+  w_.trained("whole", with(more));
+  lose_power_after(w_, "whole", "parts", 5);
+  w_.trained("parts", with(joined(more, {"resume=latest", "recompute=block"})));
+  EXPECT_EQ(w_.curve("whole"), w_.curve("parts"));
+  EXPECT_TRUE(slurp(w_.path("whole/final/adapter_model.safetensors")) ==
+              slurp(w_.path("parts/final/adapter_model.safetensors")));
+
+  const Outcome eval =
+      run({"eval", "--model", w_.path("base/final"), "--adapter", w_.path("run/final"), "--task",
+           "dpo", "--loss-type", "kto", "--undesirable-weight", "0.2", "--data",
+           w_.path("answers.jsonl"), "--max-length", "24", "--json", "--threads", "1"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  const Json result = Json::parse(eval.out);
+  EXPECT_NEAR(result["loss"].get<double>(), last["eval_loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(result["kl"].get<double>(), last["eval_kl"].get<double>(), 1e-4);
+  EXPECT_EQ(result["answers"], 12);
+
+  const Outcome preview = run(joined({"data", "preview", "-n", "3"}, with(kto)));
+  ASSERT_EQ(preview.code, 0) << preview.err;
+  EXPECT_NE(preview.out.find("\ndesirable, "), std::string::npos) << preview.out;
+  EXPECT_NE(preview.out.find("{{ the cat"), std::string::npos) << preview.out;
+  // Without a divergence, and of answers that are all of one kind.
+  const Outcome plain = w_.trained(
+      "plain", with(joined(kto, {"loss_type=apo_zero_unpaired", "eval_fraction=0", "max_steps=4",
+                                 "metric_for_best_model=eval_rewards/margins"})));
+  for (const Json& line : w_.metrics("plain"))
+    EXPECT_EQ(line[line.contains("eval_loss") ? "eval_kl" : "kl"], 0.0);
+  spill(w_.path("good.jsonl"), R"({"prompt": "the", "completion": " cat", "label": true})"
+                               "\n"
+                               R"({"prompt": "a", "completion": " dog", "label": true})"
+                               "\n");
+  const Outcome good =
+      w_.trained("good", with(joined(kto, {"train_data=" + w_.path("good.jsonl"),
+                                           "eval_data=" + w_.path("good.jsonl"), "max_steps=2"})));
+  EXPECT_NE(good.out.find("all answers of train_data are desirable"), std::string::npos)
+      << good.out;
+  EXPECT_TRUE(w_.metrics("good").back()["eval_rewards/margins"].is_null());
+}
+
+// A pair is two answers; the whole model learns beside what it was, on kernels as on the CPU.
+TEST_F(Preferences, KtoTakesPairsAndACachedReference) {
+  const std::vector<std::string> whole = {"peft=null",
+                                          "target_modules=null",
+                                          "lora_r=8",
+                                          "loss_type=kto",
+                                          "precompute_ref_log_probs=true",
+                                          "learning_rate=0.002",
+                                          "save_steps=5",
+                                          "logging_steps=1"};
+  const Outcome o = w_.trained("run", with(whole));
+  expect_planned_is_measured(w_, "run");
+  EXPECT_NE(o.out.find("train_data: 24 answers, "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("reference: log probabilities of 24 answers"), std::string::npos) << o.out;
+  const std::vector<Json> lines = w_.metrics("run");
+  EXPECT_NEAR(lines.front()["eval_loss"].get<double>(), 0.5, 1e-6);
+  EXPECT_LT(lines.back()["eval_loss"].get<double>(), 0.45);
+  // Its first loss is that of adapters, which have changed nothing yet.
+  w_.trained("beside", with({"loss_type=kto", "max_steps=1", "logging_steps=1"}));
+  EXPECT_NEAR(w_.losses("run").front(), w_.losses("beside").front(), 1e-6);
+  lose_power_after(w_, "run", "parts", 5);
+  w_.trained("parts", with(joined(whole, {"resume=latest", "recompute=block"})));
+  EXPECT_EQ(w_.curve("run"), w_.curve("parts"));
+  EXPECT_TRUE(slurp(w_.path("run/final/model.safetensors")) ==
+              slurp(w_.path("parts/final/model.safetensors")));
+  w_.trained("cpu", with(joined(whole, {"max_steps=3"})));
+  w_.trained("emu", with(joined(whole, {"max_steps=3", "device=emu", "cuda_graphs=on"})));
+  expect_planned_is_measured(w_, "emu");
+  const std::vector<double> cpu = w_.losses("cpu"), emu = w_.losses("emu");
+  ASSERT_EQ(cpu.size(), emu.size());
+  for (size_t i = 0; i < emu.size(); ++i)
+    EXPECT_NEAR(emu[i], cpu[i], 2e-5 * static_cast<double>(i + 1)) << "step " << i + 1;
+}
+
 // The reference is what the run began with: computed once, kept, and read by what goes on.
 TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
   const std::vector<std::string> whole = {"peft=null",
@@ -307,8 +430,24 @@ TEST_F(Preferences, WhatIsRefused) {
       {good, {"loss_type=hinge", "label_smoothing=0.1"}, "label_smoothing only with"},
       {good, {"simpo_gamma=1"}, "simpo_gamma only with"},
       {good, {"loss_type=sigmod"}, "loss_type"},
-      {good, {"loss_type=kto"}, "loss_type"},
+      {good, {"loss_type=kto_pair"}, "loss_type"},
+      {good, {"loss_type=kto"}, "two records at least"},
+      {R"({"prompt": "the", "completion": " cat"})",
+       {"loss_type=kto"},
+       "\"label\" in every record of single answers"},
+      {R"({"prompt": "the", "completion": " cat", "label": "yes"})",
+       {"loss_type=apo_zero_unpaired"},
+       "\"label\" as true or false"},
+      {good, {"desirable_weight=2"}, "desirable_weight only with loss_type: kto"},
+      {good,
+       {"loss_type=kto", "desirable_weight=0", "undesirable_weight=0"},
+       "a desirable_weight or an undesirable_weight above 0"},
+      {good, {"loss_type=kto", "label_smoothing=0.1"}, "label_smoothing only with"},
+      {good,
+       {"loss_type=apo_zero_unpaired", "metric_for_best_model=eval_rewards/accuracies"},
+       "metric_for_best_model as eval_loss, eval_rewards"},
       {good, {"task=orpo"}, "loss_type=orpo of task=dpo"},
+      {good, {"task=kto"}, "loss_type=kto of task=dpo"},
       {good, {"loss_type=orpo", "label_smoothing=0.1"}, "label_smoothing only with"},
       {good, {"metric_for_best_model=eval_nll_loss"}, "metric_for_best_model as eval_loss"},
       {R"({"prompt_ids": [], "chosen_ids": [2, 3], "rejected_ids": [3]})",
@@ -355,6 +494,8 @@ TEST_F(Preferences, WhatEvaluationRefuses) {
   refused(joined(dpo, {"--loss-type", "dpo"}), "--loss-type as one of sigmoid, hinge", "dpo");
   refused(joined(dpo, {"--label-smoothing", "0.5"}),
           "--label-smoothing of 0 and above, below 0.5, of sigmoid and simpo", "0.5 of sigmoid");
+  refused(joined(dpo, {"--desirable-weight", "2"}),
+          "--desirable-weight of 0 and above, of --loss-type kto", "2 of sigmoid");
   refused(joined(dpo, {"--simpo-gamma", "1"}), "--simpo-gamma of 0 and above, of --loss-type simpo",
           "1 of sigmoid");
   const Outcome again = w_.train("again", with({"peft=null", "target_modules=null", "lora_r=8",
