@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "optim/kahan.h"
+#include "optim/percentile.h"
 
 namespace snug {
 namespace {
@@ -97,7 +98,7 @@ void check_args(const OptimizerConfig& c, const OptimFacts& facts) {
   std::vector<std::string_view> known;
   for (const OptimSetting& s : facts.settings) known.emplace_back(s.name);
   for (const auto& [name, value] : c.args) {
-    if (name == kKahanArgument) continue;  // of no optimizer's own: check_compensation()
+    if (name == kKahanArgument || name == kPercentileArgument) continue;  // of no optimizer's own
     const OptimSetting* found = nullptr;
     for (const OptimSetting& s : facts.settings)
       if (name == s.name) found = &s;

@@ -13,6 +13,7 @@
 #include "optim/chunk_map.h"
 #include "optim/factored_simt.h"
 #include "optim/kahan.h"
+#include "optim/percentile.h"
 #include "optim/resting.h"
 #include "optim/rule.h"
 #include "optim/update_simt.h"
@@ -133,9 +134,12 @@ void check_form(StateForm how, const Codec* codec, const RestForm& form) {
 ElementwiseOptimizer::ElementwiseOptimizer(OptimizerConfig config,
                                            const std::vector<OptimState>& states,
                                            const char* op_name, int64_t flops, OptimReach reach)
-    : Optimizer(std::move(config), states, reach), op_name_(op_name), flops_(flops) {
-  require(states.size() <= kMaxStates, "an optimizer of at most kMaxStates states");
-  for (size_t k = 0; k < states.size(); ++k)
+    : Optimizer(std::move(config), states, reach),
+      op_name_(op_name),
+      rings_(clips_by_percentile(this->config())),
+      flops_(flops) {
+  require(count() <= kMaxStates, "an optimizer of at most kMaxStates states");
+  for (size_t k = 0; k < static_cast<size_t>(count()); ++k)
     codecs_[k] = codec_of_state(this->config().state, states[k].squares);
 }
 
@@ -248,6 +252,10 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       round_weights(places[weights_column], dtype, parameters(places, from), held, from, n);
   };
   const bool moves = config().moves != WeightsMove::none;
+  if (measures() || rings_) check_whole(*this, spans);
+  Tensor clips;
+  if (rings_ && !moves && !spans.empty())
+    clips = percentile_factors(ctx, t, store, spans, map, state);
   const int64_t gradient_bytes = moves ? 0 : size_of(t.gradients.dtype);
   // Sums of the chunks, and behind them the norms of the spans.
   static const Name norms_name("norms");
@@ -267,7 +275,6 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     factors = ctx.tensor(factors_name, {round_up(4 * factored, int64_t{8}) + 8 * sums_of_factors},
                          DType::u8, Category::workspace);
   if (measures() && !spans.empty()) {
-    check_whole(*this, spans);
     norms = ctx.tensor(norms_name, {2 * (map.chunks() + static_cast<int64_t>(spans.size()))},
                        DType::f64, Category::workspace);
     measured = (gradient_bytes + size_of(held)) * map.elements() + state_bytes +
@@ -282,7 +289,8 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
       update_by_kernels(ctx, t, store, spans, dtype, state, norms.defined() ? norms.view() : View{},
-                        factors.defined() ? factors.view() : View{});
+                        factors.defined() ? factors.view() : View{},
+                        clips.defined() ? clips.view() : View{});
     } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
@@ -298,6 +306,12 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           factors.defined() ? static_cast<float*>(factors.view().data) : nullptr;
       float** const factors_of = table + static_cast<int64_t>(spans.size()) * columns;
       float* next_factors = all_factors;
+      const auto* const of_gradients = clips.defined() ? clips.view().as<const float>() : nullptr;
+      const auto step_of = [&](int64_t span) {
+        ElementStep step = steps[number_of_group(config(), spans[static_cast<size_t>(span)])];
+        if (of_gradients != nullptr) step.gradient_factor *= of_gradients[span];
+        return step;
+      };
       for (size_t i = 0; all_factors != nullptr && i < spans.size(); ++i) {
         const int64_t rows = store.rows(spans[i]), at = spans[i].offset - t.first;
         factors_of[i] = rows > 0 ? next_factors : nullptr;
@@ -359,8 +373,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       double* const of_spans = sums == nullptr ? nullptr : sums + 2 * map.chunks();
       if (sums != nullptr) {
         map.for_each(ctx.threads(), [&](int64_t c, const ChunkMap::Chunk& chunk) {
-          ElementStep step =
-              steps[number_of_group(config(), spans[static_cast<size_t>(chunk.span)])];
+          ElementStep step = step_of(chunk.span);
           step.factored = factors_at(chunk.span) != nullptr;
           NormLanes lanes;
           each_piece(chunk, step.first,
@@ -379,7 +392,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
         if (t.gate) t.gate->pass(span.param);
-        ElementStep step = steps[number_of_group(config(), span)];
+        ElementStep step = step_of(chunk.span);
         if (of_spans != nullptr) {
           step.parameter_norm = of_spans[2 * chunk.span];
           step.measured_norm = of_spans[2 * chunk.span + 1];
@@ -446,7 +459,7 @@ void ElementwiseOptimizer::pack(const Place& place, int k, int64_t from, int64_t
 void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& t,
                                              StateStore& store, std::span<const StateSpan> spans,
                                              DType weights, const View& state, const View& norms,
-                                             const View& factors) const {
+                                             const View& factors, const View& clips) const {
   struct List {
     Context& ctx;
     const UpdateTargets& targets;
@@ -455,8 +468,16 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     const OptimizerConfig& config;
     int states;
     float* factors;
+    const float* clips;
   };
-  const List list{ctx, t, store, spans, config(), count(), static_cast<float*>(factors.data)};
+  const List list{ctx,
+                  t,
+                  store,
+                  spans,
+                  config(),
+                  count(),
+                  static_cast<float*>(factors.data),
+                  static_cast<const float*>(clips.data)};
   // What was acquired before the op, once more: so no table of places is needed.
   const auto at = [](const void* p, size_t i) {
     const List& l = *static_cast<const List*>(p);
@@ -479,6 +500,7 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
       span.weights = l.store.acquire_weights(l.ctx, s);
     span.group = number_of_group(l.config, s);
     span.rows = l.store.rows(s);
+    if (l.clips != nullptr) span.clip = l.clips + i;
     if (span.rows > 0) {
       float* own = l.factors;
       for (size_t before = 0; before < i; ++before)

@@ -17,6 +17,8 @@ namespace snug {
 
 inline constexpr int kMaxStates = 4;
 
+class ChunkMap;
+
 // The numbers of one step for one group. Scalars are combined in double and rounded once.
 struct ElementStep {
   float gradient_factor;  // multiply the gradient by it first
@@ -70,7 +72,12 @@ class ElementwiseOptimizer : public Optimizer {
                     std::span<const StateSpan> spans, const View& state) const;
 
  private:
-  int count() const { return static_cast<int>(state_names().size()); }  // of states
+  // Of states that have a number for each element: the ring of percentile.h is behind them.
+  int count() const { return static_cast<int>(state_names().size()) - (rings_ ? 1 : 0); }
+  // Of every span what its gradient is multiplied by, f32. One op.
+  Tensor percentile_factors(Context& ctx, const UpdateTargets& targets, StateStore& store,
+                            std::span<const StateSpan> spans, const ChunkMap& map,
+                            const View& state) const;
   bool in_codes() const { return codecs_[0] != nullptr; }
   // A piece of state k of a span as floats, `room` where it does not rest as such; and back.
   struct Place {
@@ -84,10 +91,11 @@ class ElementwiseOptimizer : public Optimizer {
   // weights: the dtype of those that targets or store have. What spans need has been acquired.
   void update_by_kernels(Context& ctx, const UpdateTargets& targets, StateStore& store,
                          std::span<const StateSpan> spans, DType weights, const View& state,
-                         const View& norms, const View& factors) const;
+                         const View& norms, const View& factors, const View& clips) const;
 
   std::array<const Codec*, kMaxStates> codecs_{};  // of states in codes
   const char* op_name_;
+  bool rings_;  // the last state is one (percentile.h)
   int64_t flops_;
 };
 

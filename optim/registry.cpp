@@ -9,6 +9,7 @@
 #include "optim/checks.h"
 #include "optim/kahan.h"
 #include "optim/muon.h"
+#include "optim/percentile.h"
 #include "optim/rules.h"
 
 namespace snug {
@@ -78,7 +79,8 @@ class RuleOptimizer final : public Base {
              kDirects<Entry> ? own_reach<Entry>() : kReach<Rule>),
         rule_(rule) {
     require(
-        this->state_names().size() == static_cast<size_t>(Rule::kStates + (compensates(c) ? 1 : 0)),
+        this->state_names().size() == static_cast<size_t>(Rule::kStates + (compensates(c) ? 1 : 0) +
+                                                          (clips_by_percentile(c) ? 1 : 0)),
         "a name for each state of a rule");
     if constexpr (std::is_base_of_v<DirectedOptimizer, Base>) {
       OptimizerConfig steps = c;
@@ -116,6 +118,7 @@ class RuleOptimizer final : public Base {
   static std::vector<OptimState> all_states(const OptimizerConfig& c) {
     std::vector<OptimState> all = Entry::states(c);
     if (compensates(c)) all.emplace_back(kCompensation);
+    if (clips_by_percentile(c)) all.emplace_back(kGradientNorms);
     return all;
   }
   static std::unique_ptr<Optimizer> mover(OptimizerConfig c, WeightsMove where) {
@@ -224,9 +227,11 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   refuse_unused_settings(resolved, facts);
   check_args(resolved, facts);
   check_compensation(resolved, facts.reach, facts.keeps_others);
+  check_percentile(resolved, facts.reach);
   require(resolved.groups.size() <= kMostOptimGroups, "groups of an optimizer that fit its table");
   std::unique_ptr<Optimizer> made = entry->make(resolved);
-  if (made->state_names().empty() && resolved.state != StateForm::f32)
+  if (made->state_names().size() == (clips_by_percentile(resolved) ? 1u : 0u) &&
+      resolved.state != StateForm::f32)
     refuse(fmt::format("an optimizer with states, to rest in {}", to_string(resolved.state)),
            fmt::format("optim: {}, which has none", facts.name),
            fmt::format("{}optim={}", facts.uses & kUsesMomentum ? "sgd_momentum=0.9, or " : "",

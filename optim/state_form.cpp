@@ -3,6 +3,7 @@
 #include "optim/adam_mini.h"
 #include "optim/directed.h"
 #include "optim/optimizer.h"
+#include "optim/percentile.h"
 #include "optim/resting.h"
 
 namespace snug {
@@ -46,12 +47,19 @@ std::vector<int64_t> second_counts(const OptimizerConfig& config, OptimReach rea
 
 StateSet Optimizer::states(const ParamTable& table) const {
   StateSet set(state_names_);
-  set.whole = reach_ != OptimReach::element;
+  const bool rings = clips_by_percentile(config_);
+  set.whole = reach_ != OptimReach::element || rings;
   if (reach_ == OptimReach::factored)
     for (int i = 0; i < table.size(); ++i)
       set.rows.push_back(table[i].shape.rank() == 2 ? table[i].rows : 0);
   if (reach_ == OptimReach::matrix || reach_ == OptimReach::blocks)
     set.counts = {{}, second_counts(config_, reach_, table)};
+  if (rings) {
+    set.counts.resize(state_names_.size());
+    set.counts.back().assign(static_cast<size_t>(table.size()), kRingNorms);
+    set.states_in_f32.resize(state_names_.size());
+    set.states_in_f32.back() = 1;
+  }
   const StateForm how = config_.state;
   if (how == StateForm::f32 || state_names_.empty()) return set;
   if (how == StateForm::bf16) {

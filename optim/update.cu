@@ -29,8 +29,9 @@ struct Tensors {
   void* master;
   const float* gradient;
   float* states[kMaxStates];
-  void* weights;  // may be null
-  int64_t first;  // element of the flat range
+  void* weights;       // may be null
+  int64_t first;       // element of the flat range
+  const float* clips;  // the first span's factor of its gradient (percentile.h); or null
 };
 struct Part {
   int64_t offset, elements;
@@ -38,7 +39,8 @@ struct Part {
   int32_t first_block;
   int32_t rows;  // of a matrix whose state are factors, of rows and then of columns; else 0
   int16_t group;
-  bool wide;  // begins at 16 bytes in every tensor
+  int16_t clip;  // of Tensors::clips
+  bool wide;     // begins at 16 bytes in every tensor
 };
 struct Parts {
   Tensors tensors;
@@ -159,6 +161,13 @@ __device__ inline int part_of_block(const Constant<Parts>& parts, int64_t block)
   return mine;
 }
 
+__device__ inline ElementStep step_of_part(const StepState& state, const GroupNumbers& groups,
+                                           const Tensors& to, const Part& part) {
+  ElementStep numbers = element_step(state, groups, part.group);
+  if (to.clips) numbers.gradient_factor *= to.clips[part.clip];
+  return numbers;
+}
+
 // A block works on one part. Each thread takes several vectors, so that the divisions in double
 // weigh nothing: some devices do them at a 64th of the rate.
 template <class Rule, class Held>
@@ -176,7 +185,7 @@ __global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, con
   }
   SHARED_ARRAY(StepOf<Rule>, step_in_block, 1);
   if (thread() == 0) {
-    ElementStep numbers = element_step(*state, groups, part.group);
+    ElementStep numbers = step_of_part(*state, groups, parts->tensors, part);
     numbers.factored = part.rows > 0;
     if constexpr (kMeasures<Rule>) {
       numbers.elements = part.elements;
@@ -208,7 +217,7 @@ __global__ void measure_kernel(const __grid_constant__ Constant<Parts> parts,
   SHARED_ARRAY(StepOf<Rule>, step_in_block, 1);
   SHARED_ARRAY(double, lanes, 2 * kNormLanes);
   if (thread() == 0) {
-    ElementStep numbers = element_step(*state, groups, part.group);
+    ElementStep numbers = step_of_part(*state, groups, parts->tensors, part);
     numbers.factored = part.rows > 0;
     step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first, 0, 0};
   }
@@ -291,8 +300,8 @@ class Launches {
     const int64_t of_states = states_further(at, offset);
     if (parts_.count > 0) {
       Part& last = parts_.at[parts_.count - 1];
-      if (!kMeasures<Rule> && last.offset + last.elements == offset && last.group == span.group &&
-          last.of_states == of_states) {
+      if (!kMeasures<Rule> && !span.clip && last.offset + last.elements == offset &&
+          last.group == span.group && last.of_states == of_states) {
         last.elements += n;
         return;
       }
@@ -307,6 +316,7 @@ class Launches {
                                  0,
                                  static_cast<int32_t>(span.rows),
                                  static_cast<int16_t>(span.group),
+                                 static_cast<int16_t>(span.clip - parts_.tensors.clips),
                                  is_wide(at, span.rows > 0)};
   }
 
@@ -359,6 +369,7 @@ class Launches {
     if (kFactors<Rule> && span.rows > 0) t.states[0] = span.factors;
     t.weights = span.weights.data;
     t.first = span.first;
+    t.clips = span.clip;
     return t;
   }
   int64_t states_further(const Tensors& at, int64_t offset) const {
@@ -370,7 +381,8 @@ class Launches {
     const int64_t bytes = bytes_between(base.master, at.master), offset = bytes / kParameter;
     bool alike = bytes % kParameter == 0 && at.gradient == base.gradient + offset &&
                  (at.weights == nullptr) == (base.weights == nullptr) &&
-                 (!Held::kNoMaster || at.first == base.first + offset);
+                 (!Held::kNoMaster || at.first == base.first + offset) &&
+                 at.clips - base.clips <= INT16_MAX;
     const int64_t further = states_further(at, offset);
     for (int k = 0; k < Rule::kStates; ++k)
       alike = alike && at.states[k] == base.states[k] + offset + further;

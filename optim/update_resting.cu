@@ -23,7 +23,8 @@ constexpr int kGroupsOfAWarp = 4;
 struct RestTensors {
   void* master;
   const float* gradient;
-  void* weights;  // may be null
+  void* weights;       // may be null
+  const float* clips;  // the first span's factor of its gradient (percentile.h); or null
   void* values[kMaxStates];
   float* scales[kMaxStates];
 };
@@ -32,8 +33,9 @@ struct RestPart {
   int64_t values, scales;  // bytes and floats, of every state
   int64_t first;           // of the flat range
   int32_t first_block;
-  int16_t group;
-  bool wide;  // begins at 16 bytes in every tensor
+  int8_t group;
+  int16_t clip;  // of RestTensors::clips
+  bool wide;     // begins at 16 bytes in every tensor
 };
 struct RestParts {
   RestTensors tensors;
@@ -187,6 +189,13 @@ __device__ inline int part_of_block(const Constant<RestParts>& parts, int64_t bl
   return mine;
 }
 
+__device__ inline ElementStep step_of_part(const StepState& state, const GroupNumbers& groups,
+                                           const RestTensors& to, const RestPart& part) {
+  ElementStep numbers = element_step(state, groups, part.group);
+  if (to.clips) numbers.gradient_factor *= to.clips[part.clip];
+  return numbers;
+}
+
 // Of rules that measure: a warp works on one chunk, a lane on eight lanes of whole.h.
 template <class Rule, class Held>
 __global__ void resting_measure_kernel(const __grid_constant__ Constant<RestParts> parts,
@@ -205,7 +214,7 @@ __global__ void resting_measure_kernel(const __grid_constant__ Constant<RestPart
   SHARED_ARRAY(float, entries, 2 * kMaxCodes);
   SHARED_ARRAY(uint32_t, keys, 1);
   if (thread() == 0) {
-    const ElementStep numbers = element_step(*state, groups, part.group);
+    const ElementStep numbers = step_of_part(*state, groups, to, part);
     step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first};
   }
   if (how.bits < 16)
@@ -288,7 +297,7 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
   SHARED_ARRAY(float, entries, 2 * kMaxCodes);
   SHARED_ARRAY(uint32_t, keys, 2 * kMaxStates + 2);  // of the states, then of parameters
   if (thread() == 0) {
-    ElementStep numbers = element_step(*state, groups, part.group);
+    ElementStep numbers = step_of_part(*state, groups, to, part);
     if constexpr (kMeasures<Rule>) {
       numbers.elements = part.elements;
       numbers.parameter_norm = norms[2 * mine];
@@ -411,7 +420,8 @@ class RestLaunches {
         bytes_between(base.scales[0], at.scales[0]) / int64_t{sizeof(float)},
         span.first,
         0,
-        static_cast<int16_t>(span.group),
+        static_cast<int8_t>(span.group),
+        static_cast<int16_t>(span.clip - base.clips),
         all_wide({at.master, at.gradient, at.weights}, at.values)};
   }
 
@@ -454,6 +464,7 @@ class RestLaunches {
     t.master = span.master.data;
     t.gradient = span.gradient.as<const float>();
     t.weights = span.weights.data;
+    t.clips = span.clip;
     for (int k = 0; k < states(); ++k) {
       t.values[k] = span.states[static_cast<size_t>(k)].data;
       t.scales[k] = static_cast<float*>(span.scales[static_cast<size_t>(k)].data);
@@ -464,7 +475,8 @@ class RestLaunches {
     const RestTensors& base = parts_.tensors;
     const int64_t bytes = bytes_between(base.master, at.master), offset = bytes / kParameter;
     bool alike = bytes % kParameter == 0 && at.gradient == base.gradient + offset &&
-                 (at.weights == nullptr) == (base.weights == nullptr);
+                 (at.weights == nullptr) == (base.weights == nullptr) &&
+                 at.clips - base.clips <= INT16_MAX;
     if (at.weights)
       alike = alike && bytes_between(base.weights, at.weights) ==
                            offset * int64_t{sizeof(typename Held::WeightType)};

@@ -40,6 +40,7 @@ struct UpdateSpan {
   // Of a matrix with a factored state (factored.h), which is then not looked at; else 0.
   int64_t rows = 0;
   float* factors = nullptr;
+  const float* clip = nullptr;  // what its gradient is multiplied by too (percentile.h)
 
   // Whether states rest otherwise than in f32.
   bool resting() const {

@@ -32,6 +32,7 @@ struct StateSet {
   RestForm form;                    // of all states but for the codec
   std::vector<const char*> codecs;  // one a state, where form has codes
   std::vector<char> in_f32;         // by parameter: f32 whatever the form is; empty: none
+  std::vector<char> states_in_f32;  // by state: the same
   bool whole = false;               // no parameter is cut: a window has all of it
   // By parameter: the rows of a matrix of which a state has a number for every row and then one for
   // every column, in place of one an element; 0: one an element; empty: of all.
@@ -56,8 +57,10 @@ struct StateSet {
   RestForm form_of(int k, int param) const {
     const auto p = static_cast<size_t>(param);
     if (param >= 0 && p < in_f32.size() && in_f32[p] != 0) return {};
+    const auto state = static_cast<size_t>(k);
+    if (state < states_in_f32.size() && states_in_f32[state] != 0) return {};
     RestForm f = form;
-    if (f.coded()) f.codec = codecs[static_cast<size_t>(k)];
+    if (f.coded()) f.codec = codecs[state];
     return f;
   }
   // Of all states of a parameter.

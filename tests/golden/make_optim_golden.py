@@ -28,6 +28,10 @@ Everything is computed in float64 from float32-exact inputs.
 - optim_clip: <case>.grad.<i> F32, <case>.clipped.<i>, <case>.total_norm [] for i = 0..2, of shapes (3,5),
   (7), (2,3,4). Metadata cases: JSON, case -> max_norm, tensors. just_above is where the 1e-6 of the clip
   factor shows.
+- optim_percentile: p0 (60) and grads (130,60), F32, of two parameters, of 40 and 20 elements; <case>.params (13,60)
+  after every tenth update, <case>.norms (2,100) F32 the squares of norms that are kept behind the last one. Metadata
+  cases: JSON, case -> optimizer as Snug spells it, percentile, weight_decay, momentum. The rule is that of
+  percentile_clipping of bitsandbytes up to 0.49, whose sums of squares need CUDA: they are PyTorch's here.
 """
 
 import argparse
@@ -340,6 +344,50 @@ def clipping():
     return tensors, common_metadata("optim_clip", described)
 
 
+PERCENTILE_SIZES, PERCENTILE_STEPS = (40, 20), 130
+PERCENTILE_CASES = {  # optimizer, percentile, options of the class of torch.optim
+    "adamw": ("AdamW", 5, {"weight_decay": 0.1}),
+    "median": ("SGD", 50, {"momentum": 0.9}),
+    "least": ("SGD", 0, {"weight_decay": 0.1}),
+    "largest": ("AdamW", 99, {}),
+}
+
+
+def percentile():
+    """Steps of torch.optim on gradients that are scaled parameter by parameter. The norms are kept in float32, as they are there."""
+    rng = np.random.default_rng(204)
+    size = sum(PERCENTILE_SIZES)
+    start = rng.standard_normal(size).astype(np.float32)
+    # Norms that wander, with outliers.
+    scales = np.exp(rng.standard_normal((PERCENTILE_STEPS, 2)) * np.where(rng.random((PERCENTILE_STEPS, 2)) < 0.1, 3, 0.5))
+    grads = rng.standard_normal((PERCENTILE_STEPS, size)) * np.repeat(scales, PERCENTILE_SIZES, axis=1)
+    grads = grads.astype(np.float32)
+    tensors, described = {"p0": start, "grads": grads}, {}
+    for name, (optimizer, percent, options) in PERCENTILE_CASES.items():
+        pieces = torch.split(torch.from_numpy(start.astype(np.float64)), PERCENTILE_SIZES)
+        parameters = [torch.nn.Parameter(p.clone()) for p in pieces]
+        made = getattr(torch.optim, optimizer)(parameters, foreach=False, lr=1e-2, **({"weight_decay": 0.0} | options))
+        kept = [torch.zeros(100) for _ in parameters]
+        rows = []
+        for step in range(1, PERCENTILE_STEPS + 1):
+            pieces = torch.split(torch.from_numpy(grads[step - 1].astype(np.float64)), PERCENTILE_SIZES)
+            for parameter, norms, grad in zip(parameters, kept, pieces):
+                square = (grad * grad).sum().float()
+                if step == 1:
+                    norms[:] = square
+                norms[step % 100] = square
+                limit, norm = torch.sort(norms).values[percent].sqrt(), square.sqrt()
+                parameter.grad = grad * (limit / norm).double() if norm > limit else grad
+            made.step()
+            if step % LONG_EVERY == 0:
+                rows.append(torch.cat([p.detach() for p in parameters]).numpy().copy())
+        tensors[f"{name}.params"] = np.stack(rows)
+        tensors[f"{name}.norms"] = torch.stack(kept).numpy()
+        described[name] = {"optimizer": optimizer.lower(), "percentile": percent, "weight_decay": options.get("weight_decay", 0.0),
+                           "momentum": options.get("momentum", 0.0)}
+    return tensors, common_metadata("optim_percentile", described)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
@@ -348,7 +396,7 @@ def main():
     transformers.logging.set_verbosity_error()
     good = True
     for name, make in {"optim_steps": optimizer_steps, "optim_long": long_runs, "optim_schedules": schedules,
-                       "optim_clip": clipping}.items():
+                       "optim_clip": clipping, "optim_percentile": percentile}.items():
         path = FOLDER / f"{name}.safetensors"
         tensors, metadata = make()
         if arguments.check:

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/stores/plain_states.h"
+#include "optim/percentile.h"
 #include "tests/optim/optim_case.h"
 
 namespace snug::test {
@@ -158,6 +160,90 @@ TEST(OptimClip, RefusesSpansOutsideAndNoLossScale) {
   ClipCase d = clip_case({{1.0}});
   d.state.loss_scale = 0;
   expect_error(ErrorCode::internal, {"loss scale above 0"}, [&] { d.run(); });
+}
+
+// A hundred and thirty updates of two parameters, so that the rings come round, beside those of
+// PyTorch on gradients that were clipped; and the rings themselves.
+TEST(PercentileClip, EqualsTheRuleOfBitsandbytes) {
+  const Fixture fixture("optim_percentile");
+  ASSERT_EQ(fixture.cases().size(), 4u);
+  const Values p0 = fixture.values("p0"), gradients = fixture.values("grads");
+  constexpr int64_t kFirst = 40, kAll = 60, kSteps = 130, kEvery = 10;
+  const ParamTable table = table_of({kFirst, kAll - kFirst});
+  const int64_t n = table.flat_elements(), second = table[1].offset;
+  const auto flat = [&](const double* both) {
+    Values v(static_cast<size_t>(n), 0.0);
+    std::copy(both, both + kFirst, v.begin());
+    std::copy(both + kFirst, both + kAll, v.begin() + second);
+    return v;
+  };
+  for (const auto& [name, description] : fixture.cases().items()) {
+    SCOPED_TRACE(name);
+    OptimizerConfig config;
+    config.name = description.at("optimizer");
+    config.weight_decay = description.at("weight_decay");
+    config.sgd_momentum = description.at("momentum");
+    config.args = {{kPercentileArgument, description.at("percentile")}};
+    const Values want = fixture.values(name + ".params"), norms = fixture.values(name + ".norms");
+    // The scale and the factor of all are taken off before.
+    for (const float scale : {1.0f, 1024.0f})
+      run_on_plan_and_cpu({}, [&](Case& c) {
+        const auto optimizer = make_optimizer(config);
+        PlainStateStore store(c.ctx(), table, optimizer->states(table));
+        const View master = c.inout("master", {n}, DType::f32, flat(p0.data())),
+                   gradient = c.output("gradients", {n}, DType::f32);
+        StepState s = plain_state();
+        s.loss_scale = scale;
+        const View state = c.step_state(s);
+        for (int64_t step = 0; step < kSteps; ++step) {
+          if (!c.ctx().planning()) {
+            Values g = flat(gradients.data() + step * kAll);
+            for (double& x : g) x *= scale;
+            store_values(gradient.data, DType::f32, g);
+            step_state(state)->updates = step_state(state)->step = step;
+            optimizer->prepare_step(*step_state(state));
+          }
+          optimizer->update(c.ctx(), {master, {}, gradient}, store, state);
+          if (c.ctx().planning() || (step + 1) % kEvery != 0) continue;
+          const Values got = load_values(master.data, DType::f32, n);
+          const double* const row = want.data() + (step / kEvery) * kAll;
+          double worst = 0, largest = 0;
+          for (int64_t i = 0; i < kAll; ++i) {
+            const auto at = static_cast<size_t>(i < kFirst ? i : second + i - kFirst);
+            worst = std::max(worst, std::fabs(got[at] - row[i]));
+            largest = std::max(largest, std::fabs(row[i]));
+          }
+          EXPECT_LE(worst, 1e-6 * largest) << "step " << step;
+        }
+        if (c.ctx().planning()) return;
+        for (int p = 0; p < 2; ++p) {
+          const View ring = store.acquire(c.ctx(), store.states() - 1, store.spans()[p]);
+          for (int i = 0; i < kRingNorms; ++i)  // both sum exact squares in double
+            ASSERT_EQ(ring.as<float>()[i],
+                      static_cast<float>(norms[static_cast<size_t>(p * kRingNorms + i)]))
+                << "parameter " << p << " norm " << i;
+        }
+      });
+  }
+}
+
+TEST(PercentileClip, ErrorTexts) {
+  const auto refused = [](const char* name, double value, const char* expected,
+                          const char* advice) {
+    OptimizerConfig c;
+    c.name = name;
+    c.args = {{kPercentileArgument, value}};
+    expect_error(ErrorCode::usage, {expected, advice}, [&] { make_optimizer(c); });
+  };
+  for (const double value : {-1.0, 101.0, 2.5, 1e300, std::nan("")})
+    refused("adamw", value, "percentile_clipping of optim_args as a whole number from 0 to 100",
+            "optim_args=percentile_clipping=5");
+  for (const char* name : {"muon", "adam_mini", "adafactor"})
+    refused(name, 5, "an optimizer whose steps are not made of matrices for percentile_clipping",
+            "optim=adamw");
+  OptimizerConfig off;
+  off.args = {{kPercentileArgument, 100}};
+  EXPECT_EQ(make_optimizer(off)->state_names().size(), 2u);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "engine/stores/state_places.h"
 #include "optim/kahan.h"
+#include "optim/percentile.h"
 #include "optim/resting.h"
 #include "optim/settings.h"
 #include "tests/optim/optim_case.h"
@@ -25,23 +26,28 @@ class RestingStore final : public StateStore {
   RestingStore(Case& c, const ParamTable& table, StateSet set, const std::vector<Values>* before)
       : set_(std::move(set)), spans_(whole_parameter_spans(table)), places_(spans_, set_) {
     const bool flat = lie_flat(set_);
-    const int64_t n = flat ? table.flat_elements() : places_.bytes();
     const DType dtype = flat ? set_.form.dtype : DType::u8;
-    for (size_t k = 0; k < set_.names.size(); ++k)
+    for (size_t k = 0; k < set_.names.size(); ++k) {
+      const int64_t n = flat ? table.flat_elements() : places_.of(static_cast<int>(k)).bytes();
       pieces_.push_back(c.inout(set_.names[k].c_str(), {n}, dtype,
                                 before ? before->at(k) : Values(static_cast<size_t>(n), 201)));
+    }
   }
   const std::vector<StateSpan>& spans() const override { return spans_; }
   int states() const override { return static_cast<int>(pieces_.size()); }
   RestForm form(int k, const StateSpan& s) const override { return set_.form_of(k, s.param); }
+  int64_t numbers(int k, const StateSpan& s) const override {
+    return set_.numbers(k, s.param, s.elements);
+  }
   View acquire(Context&, int k, const StateSpan& s) override {
     const View& piece = pieces_.at(static_cast<size_t>(k));
     if (lie_flat(set_)) return piece.rows(s.offset, s.elements);
-    return places_.values(piece, form(k, s), s.offset, s.elements);
+    return places_.of(k).values(piece, form(k, s), s.offset, numbers(k, s));
   }
   View acquire_scales(Context&, int k, const StateSpan& s) override {
     if (lie_flat(set_)) return {};
-    return places_.scales(pieces_.at(static_cast<size_t>(k)), form(k, s), s.offset, s.elements);
+    return places_.of(k).scales(pieces_.at(static_cast<size_t>(k)), form(k, s), s.offset,
+                                s.elements);
   }
   void release(Context&, int, const StateSpan&) override {}
   View stored(int, int64_t) const override { return {}; }
@@ -49,7 +55,7 @@ class RestingStore final : public StateStore {
  private:
   StateSet set_;
   std::vector<StateSpan> spans_;
-  StatePlaces places_;
+  AllPlaces places_;
   std::vector<View> pieces_;
 };
 
@@ -65,6 +71,7 @@ struct Steps {
   Values master = {};
   DType held = DType::f32;  // what parameters rest in
   bool kahan = false;       // those in bf16, with a compensation
+  int percentile = kNoPercentile;
 
   OptimizerConfig config() const {
     OptimizerConfig c;
@@ -74,6 +81,7 @@ struct Steps {
     c.weight_decay = 0.1;
     if (has_momentum(name)) c.sgd_momentum = 0.9;
     if (kahan) c.args = {{kKahanArgument, 1}};
+    if (percentile != kNoPercentile) c.args.emplace_back(kPercentileArgument, percentile);
     return c;
   }
   ParamTable table() const { return table_of(sizes); }
@@ -166,6 +174,33 @@ TEST_P(RestingStates, SumWithACompensationOnEveryPlace) {
     const Values before = rounded(normal_values(s.table().flat_elements(), 1), DType::bf16);
     EXPECT_EQ(cpu["master"] == before, found_inf);
   }
+}
+
+// Gradients clipped by the norms of their parameters before: every place has the bits, in all forms, of
+// parameters of several chunks and of one without an element that may be coded.
+TEST_P(RestingStates, ClipByPercentilesOnEveryPlace) {
+  for (const StateForm form :
+       {StateForm::f32, StateForm::codes8, StateForm::codes4, StateForm::bf16})
+    for (const bool kahan : {false, true}) {
+      if (kahan &&
+          (form != StateForm::bf16 || find_optimizer(GetParam())->reach != OptimReach::element))
+        continue;
+      SCOPED_TRACE(fmt::format("{} {}", to_string(form), kahan));
+      Steps s{.sizes = {5000, 300, 33000, 7},
+              .name = GetParam(),
+              .form = form,
+              .count = 4,
+              .held = kahan ? DType::bf16 : DType::f32,
+              .kahan = kahan,
+              .percentile = 1};
+      const Outputs cpu = run_in_all_modes(s.body());
+      expect_equal_bits(run_on_emu(s.body()), cpu);
+      s.found_inf = true;
+      expect_equal_bits(run_on_emu(s.body()), run_on_plan_and_cpu({}, s.body()));
+      s.found_inf = false;
+      s.percentile = kNoPercentile;  // and it does something
+      EXPECT_NE(run_on_plan_and_cpu({}, s.body())["master"], cpu["master"]);
+    }
 }
 
 // Plain steps as PyTorch does them in two bf16 numbers a weight, bit for bit, and the sum of both beside

@@ -17,6 +17,7 @@
 #include "engine/io/safetensors.h"
 #include "layers/models/adapter_files.h"
 #include "optim/kahan.h"
+#include "optim/percentile.h"
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/checkpoint/saved_state.h"
 #include "tools/planner/kernel_choices.h"
@@ -352,19 +353,29 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
   if (const std::string now = to_string(session.optimizer().config().state); before != now)
     fail(ErrorCode::data, fmt::format("optimizer states in {} in {}", now, file.path()),
          fmt::format("states in {}", before), "the optim that the checkpoint was made with");
-  // Half of each weight would be left behind, or is not there.
-  const bool compensating = compensates(session.optimizer().config());
-  const auto is_half = [](const SafeTensor& t) { return t.name.starts_with(kCompensation); };
-  if (compensating && std::none_of(file.tensors().begin(), file.tensors().end(), is_half))
-    fail(ErrorCode::data, fmt::format("optimizer states with {} in {}", kCompensation, file.path()),
-         fmt::format("none, of a run without {}", kKahanArgument),
-         fmt::format("optim_args without {}, as the checkpoint was made", kKahanArgument));
-  for (const SafeTensor& t : file.tensors())
-    if (is_half(t) && !compensating)
-      fail(ErrorCode::data,
-           fmt::format("optimizer states without {} in {}", kCompensation, file.path()),
-           fmt::format("{}, of a run with {}", t.name, kKahanArgument),
-           fmt::format("optim_args={}=true, as the checkpoint was made with", kKahanArgument));
+  // Half of each weight would be left behind, or is not there; and so of the norms before.
+  const OptimizerConfig& optimizer = session.optimizer().config();
+  const struct {
+    const char *state, *argument;
+    bool kept;
+  } extras[] = {{kCompensation, kKahanArgument, compensates(optimizer)},
+                {kGradientNorms, kPercentileArgument, clips_by_percentile(optimizer)}};
+  const auto made_with = checkpoint.hyperparameters.find("optim_args");
+  for (const auto& extra : extras) {
+    const auto is_one = [&](const SafeTensor& t) { return t.name.starts_with(extra.state); };
+    const auto found = std::find_if(file.tensors().begin(), file.tensors().end(), is_one);
+    if (extra.kept == (found != file.tensors().end())) continue;
+    if (extra.kept)
+      fail(ErrorCode::data, fmt::format("optimizer states with {} in {}", extra.state, file.path()),
+           fmt::format("none, of a run without {}", extra.argument),
+           fmt::format("optim_args without {}, as the checkpoint was made", extra.argument));
+    fail(ErrorCode::data,
+         fmt::format("optimizer states without {} in {}", extra.state, file.path()),
+         fmt::format("{}, of a run with {}", found->name, extra.argument),
+         fmt::format(
+             "optim_args={}, as the checkpoint was made with",
+             made_with == checkpoint.hyperparameters.end() ? extra.argument : made_with->second));
+  }
   for (int k = 0; k < store.states(); ++k)
     for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
       const ParamInfo& p = session.model().params()[span.param];

@@ -115,12 +115,23 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     }
     const ParamInfo& p = table[static_cast<int>(param_)];
     const StateSpan span{static_cast<int>(param_), p.group, p.offset, p.real_elements()};
-    const RestForm form = store.states() > 0 ? store.form(0, span) : RestForm{};
-    const int tensors = form.coded() ? 2 : 1;  // of a state: its scales too
-    const int64_t states = p.trainable ? tensors * store.states() : 0;
-    const bool scales = state_ > 0 && (state_ - 1) % tensors == 1;
+    // Tensors of its states: of codes the scales too.
+    int64_t states = 0;
+    int state = 0;  // which of them state_ is of, and how it rests
+    bool scales = false;
+    RestForm form;
+    for (int k = 0; p.trainable && k < store.states(); ++k) {
+      const RestForm own = store.form(k, span);
+      for (const bool second : {false, true}) {
+        if (second && !own.coded()) continue;
+        if (++states != state_) continue;
+        state = k;
+        scales = second;
+        form = own;
+      }
+    }
     int64_t left = p.real_elements();
-    if (state_ > 0) left = store.numbers(static_cast<int>((state_ - 1) / tensors), span);
+    if (state_ > 0) left = store.numbers(state, span);
     if (state_ > 0)
       left = scales ? form.scales(left) : form.coded() ? saved_code_bytes(form, left) : left;
     left -= element_;
@@ -137,7 +148,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     if (state_ > 0) {
       bytes = scales ? 4 : size_of(form.dtype);
       n = std::min(left, room / bytes);
-      n = read_state(out, static_cast<int>((state_ - 1) / tensors), span, form, scales, n);
+      n = read_state(out, state, span, form, scales, n);
     } else if (p.transposed_in_file && p.shape.rank() == 2) {
       View own;
       if (const View& turned = session_.save_turned(); turned.defined())

@@ -6,6 +6,7 @@
 #include "layers/models/family.h"
 #include "layers/ops/pair_losses.h"
 #include "optim/kahan.h"
+#include "optim/percentile.h"
 #include "optim/settings.h"
 
 namespace snug {
@@ -24,8 +25,10 @@ std::string_view optimizer_arguments() {
         "settings of the optimizer's own, by the names of its reference; of all whose states rest "
         "in "
         "bf16, with the permission no_master, {} (0; 1: a compensation in place of rounding at "
-        "random):",
-        kKahanArgument);
+        "random); of all whose steps are not made of matrices, {} (100; below: a parameter's "
+        "gradient "
+        "is scaled down to this percentile of its last hundred norms):",
+        kKahanArgument, kPercentileArgument);
     for (const OptimFacts& f : optimizer_facts()) {
       if (f.settings.empty()) continue;
       out += fmt::format("{} {}", out.back() == ':' ? "" : ";", f.name);

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/device/processors.h"
+#include "optim/percentile.h"
 #include "optim/settings.h"
 #include "parallel/group.h"
 #include "tools/planner/links.h"
@@ -49,7 +50,14 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   }
   r.use_host = r.paged_states = false;
   // Norms and means over a parameter are of all of it.
-  const bool whole = find_optimizer(config.optim)->reach != OptimReach::element;
+  const bool clips = clips_by_percentile(r.optimizer);
+  const bool whole = clips || find_optimizer(config.optim)->reach != OptimReach::element;
+  if (clips && config.zero != "auto" && config.zero != "0")
+    fail(ErrorCode::unsupported,
+         fmt::format("zero: 0 beside {}, which looks at whole gradients", kPercentileArgument),
+         fmt::format("zero: {} ({}), optim_args: {} ({})", config.zero, config.where("zero"),
+                     config.optim_args, config.where("optim_args")),
+         fmt::format("zero=0, or optim_args without {}", kPercentileArgument));
   if (whole && config.zero != "auto" && config.zero != "0")
     fail(ErrorCode::unsupported,
          "zero: 0 beside an optimizer that looks at whole parameters, which ranks would share",

@@ -17,6 +17,7 @@
 #include "engine/stores/plain_states.h"
 #include "engine/stores/streamed_params.h"
 #include "optim/optimizer.h"
+#include "optim/settings.h"
 #include "tests/support/errors.h"
 
 namespace snug {
@@ -74,10 +75,13 @@ void append_state(std::vector<uint8_t>& to, const StateStore& store, int k,
   }
 }
 
-Trained train(const ParamTable& table, const std::string& name, const Setting& setting) {
+// `asked`: a name, and behind a blank arguments.
+Trained train(const ParamTable& table, const std::string& asked, const Setting& setting) {
   const int64_t n = table.trained_elements();
   OptimizerConfig config;
+  const std::string name = asked.substr(0, asked.find(' '));
   config.name = name;
+  if (name != asked) config.args = parse_optim_args(asked.substr(name.size() + 1));
   if (name == "sgd" || name == "lars") config.sgd_momentum = 0.9;
   config.weight_decay = 0.1;
   if (const int p = table.find("long"); p >= 0 && (name == "muon" || name == "adam_mini")) {
@@ -204,7 +208,9 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates,
                          testing::Values("adamw", "adam", "lion", "sgd", "adamw_8bit",
                                          "ademamix_4bit", "lion_8bit", "adamw_bf16", "lamb",
-                                         "lamb_8bit", "lars", "adafactor", "muon", "adam_mini"));
+                                         "lamb_8bit", "lars", "adafactor", "muon", "adam_mini",
+                                         "adamw_8bit percentile_clipping=5",
+                                         "lamb_bf16 percentile_clipping=50"));
 
 // Bytes by hand: of 40000 numbers 8-bit codes and a scale for each 256, all other tensors in f32, and
 // three windows of the long one at a time.

@@ -220,6 +220,7 @@ TEST(Ranks, WhatIsWrongIsSaidOnce) {
 TEST(Ranks, WholeParametersAreNotCut) {
   const Workspace w;
   const std::vector<std::string> cases[] = {{"optim=lamb"},
+                                            {"optim=lion", "optim_args=percentile_clipping=40"},
                                             {"optim=adafactor", "optim_args=eps1=1e-8"},
                                             {"optim=muon"},
                                             {"optim=adam_mini"}};
