@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <string>
+
 #include "layers/models/family.h"
 #include "layers/ops/pair_losses.h"
 #include "optim/kahan.h"
@@ -56,11 +61,20 @@ std::string_view learning_rate_text() {
 }
 
 std::string_view model_text() {
-  static const std::string text =
-      "a folder with config.json and weights, any size as Hugging Face config keys, or a named "
-      "shape "
-      "with random weights: " +
-      known_names();
+  static const std::string text = [] {
+    std::string out =
+        "a folder with config.json and weights, any size as Hugging Face config keys, or a named "
+        "shape with random weights:";
+    // One of each family: those whose names begin with the same letters are its kin.
+    std::set<std::string> stems;
+    std::istringstream names(known_names());
+    for (std::string name; names >> name;) {
+      while (name.ends_with(',')) name.pop_back();
+      const auto end = std::find_if(name.begin(), name.end(), [](char c) { return c < 'a'; });
+      if (stems.emplace(name.begin(), end).second) out += " " + name + ",";
+    }
+    return out + " and their kin; a name that is not known is answered with all of them";
+  }();
   return text;
 }
 

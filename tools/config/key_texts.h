@@ -9,7 +9,7 @@ std::string_view optimizer_choices();    // names, with spaces between
 std::string_view optimizer_refusals();   // names that are known and not there
 std::string_view optimizer_arguments();  // what optim_args takes
 std::string_view learning_rate_text();   // with the rates of optimizers that have one of their own
-std::string_view model_text();           // with the names of all shapes
+std::string_view model_text();           // with the name of a shape of each family
 std::string_view pair_loss_names();
 
 }  // namespace snug

@@ -109,13 +109,17 @@ void write_tensor(GgufWriter& writer, const GgufSpec& spec, const Item& item,
   writer.end();
 }
 
-// What the model is called: as its config says where it came from, else as its folder.
+// What the model is called: as its config says where it came from, else as its folder, or that of its run.
 std::string model_name(const std::string& folder) {
   const nlohmann::json config = parse_json_file(folder + "/config.json", 1 << 24);
   std::string from = get_string(config, "_name_or_path", folder + "/config.json", "");
   while (from.ends_with("/")) from.pop_back();
-  if (from.empty()) from = normal_path(folder);
-  return fs::path(from).filename().string();
+  fs::path path = from.empty() ? normal_path(folder) : from;
+  const std::string name = path.filename().string();
+  if (from.empty() && (name == "final" || name.starts_with("checkpoint-")) &&
+      path.parent_path().has_filename())
+    path = path.parent_path();
+  return path.filename().string();
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ TEST(Convert, GgufHoldsTheFoldersValuesAndTokenizer) {
       EXPECT_LE(worst, bound) << type << " " << pair.gguf;
     }
     EXPECT_EQ(file.string(*file.find_key("general.architecture")), "gpt2");
-    EXPECT_EQ(file.string(*file.find_key("general.name")), "final");
+    EXPECT_EQ(file.string(*file.find_key("general.name")), "run");
     const auto number = [&](const char* key) { return file.integer(*file.find_key(key)); };
     EXPECT_EQ(number("gpt2.block_count"), 2);
     EXPECT_EQ(number("gpt2.context_length"), 64);
