@@ -16,9 +16,9 @@ void check_compensation(const OptimizerConfig& c, OptimReach reach, bool keeps_o
   for (const auto& [name, value] : c.args)
     if (name == kKahanArgument) check_flag(kKahanArgument, value);
   if (!compensates(c)) return;
-  if (reach != OptimReach::element || keeps_others)
-    refuse("an optimizer that treats every weight alone for use_kahan_summation",
-           "optim: " + c.name, "optim=adamw_bf16, or optim_args without it");
+  if ((reach != OptimReach::element && reach != OptimReach::parameter) || keeps_others)
+    refuse("an optimizer without matrices and averages for use_kahan_summation", "optim: " + c.name,
+           "optim=adamw_bf16, or optim_args without it");
   if (c.state != StateForm::bf16)
     refuse("states in bf16 for use_kahan_summation, whose compensation rests with them",
            "optim: " + c.name + ", states in " + to_string(c.state), "optim=" + c.name + "_bf16");

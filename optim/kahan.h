@@ -15,7 +15,7 @@ inline constexpr const char* kKahanArgument = "use_kahan_summation";
 inline constexpr const char* kCompensation = "compensation";  // the state
 
 bool compensates(const OptimizerConfig& c);
-// Throws usage where the states are no bf16, or the optimizer is not one of elements alone.
+// Throws usage where the states are no bf16, or the optimizer has matrices, or weights to keep.
 void check_compensation(const OptimizerConfig& c, OptimReach reach, bool keeps_others);
 
 // n numbers; c: as floats that bf16 holds.

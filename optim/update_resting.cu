@@ -53,10 +53,10 @@ struct Rest {
   bool sums = false;           // the state behind the rule's is a compensation (kahan.h)
 };
 
-// Of rules whose states leave one free, and which mind no norms.
+// Of rules whose states leave one free, and have no factors.
 template <class Rule, class Held>
 inline constexpr bool kMayCompensate =
-    Held::kNoMaster&& Rule::kStates < kMaxStates&& kReach<Rule> == OptimReach::element;
+    Held::kNoMaster&& Rule::kStates < kMaxStates && !kFactors<Rule>;
 
 template <class Rule>
 struct RestStep {
@@ -238,10 +238,16 @@ __global__ void resting_measure_kernel(const __grid_constant__ Constant<RestPart
       for (int k = 0; k < kStates; ++k)
         load_state(s[k], how, tables, k, static_cast<uint8_t*>(to.values[k]) + part.values,
                    to.scales[k] + part.scales, i, count, part.wide);
+    float rest[kEach] = {};
+    if constexpr (kMayCompensate<Rule, Held>)
+      if (how.sums && !step.first)
+        load_state(rest, how, tables, kStates,
+                   static_cast<uint8_t*>(to.values[kStates]) + part.values, to.scales[kStates], i,
+                   count, part.wide);
     for (int j = 0; j < count; ++j) {
       float own[kStates + 1] = {};
       for (int k = 0; k < kStates; ++k) own[k] = s[k][j];
-      const float value = to_f32(p[j]);
+      const float value = to_f32(p[j]) + rest[j];
       const float x = rule.measured(step.of_rule, value, g[j] * step.factor, own);
       parameter[j] += double{value} * double{value};
       measured[j] += double{x} * double{x};

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/core/isa.h"
+#include "quant/block_avx512.h"
+
 namespace snug {
 namespace {
 
@@ -74,13 +77,32 @@ __m256i found_entries(const FirstEntries& f, const CodeBook& book, __m256i bits,
                           _mm256_cmpgt_epi32(key, _mm256_i32gather_epi32(book.bounds, first, 4)));
 }
 
-// The nearest entries of x * factor, or x / scale. Eight at a time through the bounds.
-void find_entries(const CodeBook& book, ScaleRule rule, const BlockScale& s, const float* x,
-                  int64_t n, uint8_t* entries) {
+// Of a codec's own book; null for others.
+const SearchLevels* search_levels(const CodeBook& book) {
+  constexpr size_t kMost = 16;
+  static const auto all = [] {
+    std::array<SearchLevels, kMost> list{};
+    size_t n = 0;
+    for (const Codec& c : codecs())
+      if (c.book != nullptr && n < kMost) fill(list[n++], *c.book);
+    return list;
+  }();
+  for (const SearchLevels& levels : all)
+    if (levels.book == &book) return &levels;
+  return nullptr;
+}
+
+// The nearest entries of x * factor, or x / scale. Eight at a time through the bounds. levels: of the
+// book, or null.
+void find_entries(const CodeBook& book, const SearchLevels* levels, ScaleRule rule,
+                  const BlockScale& s, const float* x, int64_t n, uint8_t* entries) {
   const bool divide = rule == ScaleRule::peak;
-  const __m256 by = _mm256_set1_ps(divide ? s.scale : s.factor);
-  const FirstEntries* begun = book.size > 16 ? first_entries(book) : nullptr;
+  const float factor = divide ? s.scale : s.factor;
   int64_t i = 0;
+  if (levels != nullptr && levels->enough && use_avx512())
+    i = find_entries_avx512(*levels, divide, factor, x, n, entries);
+  const __m256 by = _mm256_set1_ps(factor);
+  const FirstEntries* begun = book.size > 16 ? first_entries(book) : nullptr;
   for (; i + 8 <= n; i += 8) {
     const __m256 v = _mm256_loadu_ps(x + i);
     const __m256i bits = _mm256_castps_si256(divide ? _mm256_div_ps(v, by) : _mm256_mul_ps(v, by));
@@ -129,12 +151,14 @@ struct DrawStream {
 
 void encode_entries(const Codec& codec, const CodeBook& book, const BlockScale& s, const float* x,
                     int64_t n, uint8_t* codes, DrawStream& draw, int64_t first) {
-  find_entries(book, codec.rule, s, x, n, codes);
+  const SearchLevels* const levels = search_levels(book);
+  find_entries(book, levels, codec.rule, s, x, n, codes);
   if (draw.draws != nullptr)
     for (int64_t i = 0; i < n; ++i)
       codes[i] = static_cast<uint8_t>(drawn_entry(book.sorted, book.size, codes[i],
                                                   scaled(codec.rule, s, x[i]), draw.at(first + i)));
-  for (int64_t i = 0; i < n; ++i) codes[i] = book.codes[codes[i]];
+  if (levels == nullptr || !levels->in_order)
+    for (int64_t i = 0; i < n; ++i) codes[i] = book.codes[codes[i]];
   if (is_finite(s.scale)) return;
   for (int64_t i = 0; i < n; ++i) {
     const float v = scaled(codec.rule, s, x[i]);
@@ -149,7 +173,7 @@ void encode_whole(const BlockScale& s, const float* x, int64_t n, uint8_t* codes
 
 void decode_bytes(const CodeBook& book, float scale, float* y, const uint8_t* codes, int64_t n) {
   const __m256 by = _mm256_set1_ps(scale);
-  int64_t i = 0;
+  int64_t i = use_avx512() ? decode_bytes_avx512(book.values, scale, y, codes, n) : 0;
   for (; i + 8 <= n; i += 8) {
     const __m256i code =
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + i)));
@@ -177,6 +201,16 @@ void decode_halves(const CodeBook& book, float scale, float* y, const uint8_t* c
     const int code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
     y[i] = book.values[code] * scale;
   }
+}
+
+// What all rules but min_max are scaled by.
+uint32_t largest_of(const float* x, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t a = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
+    largest = a > largest ? a : largest;
+  }
+  return largest;
 }
 
 template <ScaleRule kRule>
@@ -239,7 +273,10 @@ void decode_piece(const Codec& codec, const CodeBook& book, float scale, float z
 void encode_block(const CodeSpec& spec, const float* x, int64_t n, uint8_t* codes, float* scales,
                   const Draws* draws, const CodeBook* book) {
   BlockExtremes extremes;
-  add_extremes(extremes, x, n);
+  if (spec.codec->rule == ScaleRule::min_max)
+    add_extremes(extremes, x, n);
+  else
+    extremes.largest = largest_of(x, n);
   const BlockScale s = scale_of(spec.codec->rule, spec.codec->peak, extremes);
   scales[0] = s.scale;
   if (spec.codec->scales() == 2) scales[1] = s.zero;

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <utility>
 
+#include "engine/core/isa.h"
 #include "quant/block.h"
 #include "quant/quantile.h"
 #include "quant/quantise.h"
@@ -295,16 +298,24 @@ TEST(Quantise, FindsTheEntryAtEveryBound) {
     if (c.book == nullptr) continue;
     SCOPED_TRACE(c.name);
     const CodeBook& book = *c.book;
-    const CodeSpec spec(c, 32);
+    const CodeSpec spec(c, 512);
     std::vector<std::pair<float, int>> wanted;
     for (int k = 0; k + 1 < book.size; ++k) {
       wanted.emplace_back(float_of_key(book.bounds[k]), k);
       wanted.emplace_back(float_of_key(book.bounds[k] + 1), k + 1);
     }
-    for (const int64_t n : {32, 31, 2}) {
+    for (const auto& [n, narrow] : {std::pair(512, false),
+                                    {300, false},
+                                    {32, false},
+                                    {31, false},
+                                    {2, false},
+                                    {512, true},
+                                    {31, true}}) {
+      std::optional<WithoutAvx512> without;
+      if (narrow) without.emplace();
       for (size_t at = 0; at < wanted.size(); at += static_cast<size_t>(n - 1)) {
-        float x[32] = {c.peak}, scale = 0;
-        uint8_t codes[32];
+        float x[512] = {c.peak}, scale = 0;
+        uint8_t codes[512];
         const size_t count = std::min(wanted.size() - at, static_cast<size_t>(n - 1));
         for (size_t i = 0; i < count; ++i) x[i + 1] = wanted[at + i].first;
         encode_block(spec, x, static_cast<int64_t>(count) + 1, codes, &scale);

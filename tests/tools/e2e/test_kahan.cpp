@@ -10,11 +10,15 @@ namespace {
 
 using Keys = std::vector<std::string>;
 
-TEST(Kahan, AnyRunLearnsTheSame) {
+class Kahan : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Optimizers, Kahan, testing::Values("optim=adamw_bf16", "optim=lamb_bf16"),
+                         [](const auto& i) { return std::string(i.param).substr(6, 4); });
+
+TEST_P(Kahan, AnyRunLearnsTheSame) {
   const Workspace w;
   const Keys plain = {"precision=bf16",
                       "allow=[no_master,bf16_gradients]",
-                      "optim=adamw_bf16",
+                      GetParam(),
                       "per_device_train_batch_size=3",
                       "head_rows=64",
                       "save_steps=4",
