@@ -11,6 +11,7 @@
 
 #include "engine/io/json.h"
 #include "tests/support/folders.h"
+#include "tools/infer/beam_search.h"
 #include "tools/infer/generation.h"
 #include "tools/infer/generation_output.h"
 
@@ -249,6 +250,34 @@ TEST(GenerationGolden, NothingIsLeftToChoose) {
     const std::vector<GeneratedText> texts = f.texts(r, {"A"});
     EXPECT_EQ(texts[0].end, GenerationEnd::no_token);
     EXPECT_TRUE(texts[0].ids.empty());
+  }
+}
+
+// Where stop tokens are the likeliest of every beam, enough is looked at for as many beams to go on. As
+// transformers 5.24 has it, given the same probabilities at every step (rotations_and_beams.py).
+TEST(GenerationGolden, BeamsGoOnBehindSeveralStopTokens) {
+  const std::vector<float> p = {0.46f, 0.44f, 0.06f, 0.04f};
+  GenerationOptions options;
+  options.max_new_tokens = 3;
+  options.rules.stop_tokens = {0, 1};
+  TokenRules rules(4, options.rules);
+  const std::vector<int32_t> prompt = {2};
+  BeamSearch search(rules, 4, 4, prompt, options,
+                    {.beams = 2, .length_penalty = 3.0, .early_stopping = EarlyStopping::never},
+                    nullptr);
+  std::vector<float> logits;
+  for (int row = 0; row < 2; ++row)
+    for (const float x : p) logits.push_back(std::log(x));
+  int32_t next[2], source[2];
+  int steps = 1;
+  while (search.step(logits.data(), 4, next, source)) ++steps;
+  EXPECT_EQ(steps, 3);
+  ASSERT_EQ(search.texts().size(), 2u);
+  const double scores[] = {-0.23716112971305847, -0.23880748450756073};
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(search.texts()[i].ids, (std::vector<int32_t>{2, 2}));
+    EXPECT_EQ(search.texts()[i].end, GenerationEnd::stop_token);
+    EXPECT_NEAR(search.texts()[i].score, scores[i], 1e-6);
   }
 }
 

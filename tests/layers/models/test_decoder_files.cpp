@@ -124,6 +124,49 @@ TEST(DecoderConfigs, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(turned.rope.inverse_frequencies(128).size(), 32u);
 }
 
+// Every setting of a rotation is in what is written, whether or not these numbers need it; the scale of
+// sine and cosine is that of transformers (tests/golden/rotations_and_beams.py).
+TEST(DecoderConfigs, RotationsAreWrittenWhole) {
+  struct Row {
+    const char* settings;
+    double scale;
+  };
+  for (const Row& row : {
+           Row{R"({"rope_type": "linear", "factor": 2.5})", 1},
+           {R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.5,
+                "high_freq_factor": 5.0, "original_max_position_embeddings": 512})",
+            1},
+           {R"({"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 512,
+                "beta_fast": 24.0, "beta_slow": 2.0, "truncate": false})",
+            1.3688879454113936},
+           {R"({"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 512,
+                "mscale": 1.0, "mscale_all_dim": 0.707})",
+            1.0857263992561355},
+           {R"({"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 512,
+                "attention_factor": 1.25})",
+            1.25},
+           {R"({"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 512,
+                "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]})",
+            1.1055415967851334},
+       }) {
+    SCOPED_TRACE(row.settings);
+    const nlohmann::json given = parse_json(row.settings, "row");
+    nlohmann::json config = {{"type", "llama"},
+                             {"hidden_size", 8},
+                             {"num_attention_heads", 2},
+                             {"max_position_embeddings", 2048},
+                             {"rope_scaling", given}};
+    const ModelSpec spec = resolve_model("", config.dump()).spec;
+    const Family& family = find_family("llama", "test");
+    const nlohmann::json written = family.write(spec, "float32");
+    for (const auto& [key, value] : given.items())
+      EXPECT_EQ(written.at("rope_scaling").at(key), value) << key;
+    EXPECT_NEAR(static_cast<double>(spec.rope.attention_scale()), row.scale, 1e-6);
+    EXPECT_EQ(family.parse(written, "written", true).rope.attention_scale(),
+              spec.rope.attention_scale());
+  }
+}
+
 TEST(DecoderConfigs, Mistakes) {
   const auto refused = [](const char* map, std::initializer_list<const char*> parts,
                           ErrorCode code) {

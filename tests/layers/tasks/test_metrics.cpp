@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "layers/tasks/metrics.h"
+#include "layers/tasks/preference.h"
 
 namespace snug {
 namespace {
@@ -106,6 +107,43 @@ TEST(Metrics, NamesAreThoseOfTheValues) {
   for (const HeadKind head : {HeadKind::causal_lm, HeadKind::masked_lm}) {
     EXPECT_FALSE(has_metrics(head));
     EXPECT_TRUE(metric_names(spec_of(head, Problem::single_label, 2)).empty());
+  }
+}
+
+// Rewards of pairs, batch after batch: the least and the greatest are those of all, on either side of 0.
+TEST(Metrics, RewardsOfSeveralBatches) {
+  const auto batch = [](std::vector<float> rewards, std::vector<float> margins) {
+    const auto view = [](std::vector<float>& v) {
+      View x;
+      x.data = v.data();
+      x.shape = {static_cast<int64_t>(v.size())};
+      x.place = Place::cpu;
+      x.name = Name("test");
+      return x;
+    };
+    PreferenceSums sums;
+    sums.add_rewards(view(rewards), view(margins));
+    return sums;
+  };
+  const auto expect_means = [](const PreferenceSums& all, std::initializer_list<Metric> want) {
+    const MetricList got = all.means(PreferenceForm::rewards);
+    ASSERT_EQ(static_cast<size_t>(got.count), want.size());
+    for (const Metric& w : want) EXPECT_NEAR(got.at(w.name), w.value, 1e-12) << w.name;
+  };
+  const float none = std::nanf("");
+  for (const float sign : {1.0f, -1.0f}) {
+    SCOPED_TRACE(sign);
+    PreferenceSums all;
+    all.add(PreferenceSums());
+    all.add(batch({3 * sign, 1 * sign, 0.25f, 0.75f}, {0, 0, none, none}));
+    all.add(batch({none, none}, {none, none}));
+    all.add(batch({0.5f * sign, 2.5f * sign, 1.5f * sign, 0.75f * sign}, {0, 0, 0, 0}));
+    const bool up = sign > 0;
+    expect_means(all, {{"accuracy", up ? 2.0 / 3 : 1.0 / 3},
+                       {"margin", 0.75 / 3 * sign},
+                       {"mean_reward", 9.25 / 6 * sign},
+                       {"min_reward", up ? 0.5 : -3.0},
+                       {"max_reward", up ? 3.0 : -0.5}});
   }
 }
 

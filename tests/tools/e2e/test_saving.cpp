@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -89,6 +90,31 @@ TEST(Saving, ThePlanSaysWhatACheckpointCosts) {
   EXPECT_EQ(w.plan()["engine_bytes"].get<int64_t>() -
                 w.plan({"save_buffer=8KiB"})["engine_bytes"].get<int64_t>(),
             usual["ring_bytes"].get<int64_t>() - 8192);
+}
+
+// What the plan says of a checkpoint's size is what its tensors take on disk, in whatever form states
+// rest.
+TEST(Saving, ThePlanCountsTheBytesOfACheckpoint) {
+  const Workspace w;
+  for (const std::vector<std::string>& keys : {std::vector<std::string>{"optim=adamw"},
+                                               {"optim=adamw_8bit"},
+                                               {"optim=lion_4bit"},
+                                               {"optim=adamw", "optim_state=bf16"},
+                                               {"optim=adafactor"},
+                                               {"optim=adam_mini"}}) {
+    SCOPED_TRACE(keys.back());
+    const std::vector<std::string> all =
+        joined(keys, {"max_steps=1", "eval_fraction=0", "save_steps=1"});
+    w.trained("run", joined(all, {"overwrite=true"}));
+    int64_t bytes = 0;
+    for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+      const std::string file = slurp(w.path(std::string("run/checkpoint-1/") + name));
+      uint64_t header = 0;
+      std::memcpy(&header, file.data(), 8);
+      bytes += static_cast<int64_t>(file.size() - 8 - header);
+    }
+    EXPECT_EQ(w.plan(all)["checkpoint_bytes"], bytes);
+  }
 }
 
 // Runs `fast`, whose steps wait for their checkpoints, and `slow`, whose writes take longer than the steps

@@ -133,6 +133,22 @@ TEST_P(TokenRows, TrainAsTransformersDoesOnEachRowAlone) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, TokenRows, testing::Values("gpt2", "mistral"),
                          [](const auto& named) { return std::string(named.param); });
 
+// The order of rows is that of data_seed, of which 0 is one like any other; without it, that of seed.
+TEST(TokenRowsOfGpt2, AreDrawnByTheirSeed) {
+  const Workspace w;
+  const RowFixture fixture(w, "gpt2");
+  const auto curve = [&](const std::string& key) {
+    const Outcome o = run(fixture.arguments(
+        "run", {"global_batch_size=2", "max_steps=4", "save_steps=0", "overwrite=true", key}));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return w.curve("run");
+  };
+  const std::string usual = curve("seed=42"), zero = curve("data_seed=0");
+  EXPECT_NE(zero, usual);
+  EXPECT_EQ(curve("seed=0"), zero);
+  EXPECT_EQ(curve("data_seed=42"), usual);
+}
+
 TEST(TokenRowsOfGpt2, ArePlannedAndShown) {
   const Workspace w;
   const RowFixture fixture(w, "gpt2");
