@@ -6,7 +6,7 @@
 #include "layers/models/encoder_family.h"
 
 namespace snug {
-namespace {
+namespace bert_keys {
 
 using nlohmann::json;
 
@@ -82,8 +82,8 @@ constexpr EncoderKeys kKeys = {.model_type = "bert",
                                .write = write,
                                .set_head = set_head};
 
-}  // namespace
+}  // namespace bert_keys
 
-const Family kBertFamily = encoder_family<kKeys>();
+const Family kBertFamily = encoder_family<bert_keys::kKeys>();
 
 }  // namespace snug

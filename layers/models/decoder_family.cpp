@@ -21,12 +21,6 @@ constexpr std::array<std::string_view, 13> kKnown = {
 constexpr std::array<std::string_view, 3> kGrouped = {"num_key_value_heads", "head_dim",
                                                       "pretraining_tp"};
 
-int64_t token_id(const json& c, const char* key, const std::string& origin) {
-  if (!c.contains(key) || c[key].is_null()) return -1;
-  if (c[key].is_array() && !c[key].empty()) return get_int(json{{key, c[key][0]}}, key, origin);
-  return get_int(c, key, origin);
-}
-
 // The width of a head that a config names, or that its family has; 0: neither.
 int64_t named_head_width(const DecoderKeys& k, const json& c, const std::string& origin) {
   const bool named = k.grouped_heads && c.contains("head_dim") && !c["head_dim"].is_null();
@@ -34,6 +28,12 @@ int64_t named_head_width(const DecoderKeys& k, const json& c, const std::string&
 }
 
 }  // namespace
+
+int64_t token_id(const json& c, const char* key, const std::string& origin) {
+  if (!c.contains(key) || c[key].is_null()) return -1;
+  if (c[key].is_array() && !c[key].empty()) return get_int(json{{key, c[key][0]}}, key, origin);
+  return get_int(c, key, origin);
+}
 
 void read_windows(const json& c, const std::string& origin, ModelSpec& s, int64_t unset,
                   bool (*sliding)(const json& config, int64_t layer)) {

@@ -78,6 +78,8 @@ nlohmann::json rope_settings(const nlohmann::json& config, std::string* key = nu
 // rope_theta, partial_rotary_factor and rope_scaling.
 void write_rope(const RopeParameters& rope, const DecoderKeys& keys, nlohmann::json& config);
 
+// A token of a config, the first of a list; -1: none.
+int64_t token_id(const nlohmann::json& config, const char* key, const std::string& origin);
 // The windows of layers: `sliding_window` of those that layer_types calls sliding_attention, or that
 // `sliding` does where there are none. `unset`: the window where the config has no such key.
 void read_windows(const nlohmann::json& config, const std::string& origin, ModelSpec& spec,

@@ -7,7 +7,7 @@
 #include "layers/models/encoder_family.h"
 
 namespace snug {
-namespace {
+namespace distilbert_keys {
 
 using nlohmann::json;
 
@@ -88,8 +88,8 @@ constexpr EncoderKeys kKeys = {.model_type = "distilbert",
                                .write = write,
                                .set_head = set_head};
 
-}  // namespace
+}  // namespace distilbert_keys
 
-const Family kDistilBertFamily = encoder_family<kKeys>();
+const Family kDistilBertFamily = encoder_family<distilbert_keys::kKeys>();
 
 }  // namespace snug

@@ -77,7 +77,7 @@ bool chosen_head(const TensorName& row, HeadKind head) {
   return row.head == HeadKind::causal_lm || row.head == head;
 }
 
-int64_t token_id(const json& c, const char* key, const std::string& origin, int64_t fallback) {
+int64_t one_token_id(const json& c, const char* key, const std::string& origin, int64_t fallback) {
   if (c.contains(key) && c[key].is_null()) return -1;
   return get_int(c, key, origin, fallback);
 }
@@ -223,8 +223,8 @@ ModelSpec parse_encoder(const EncoderKeys& k, const json& config, const std::str
   s.norm_epsilon = static_cast<float>(get_number(c, "layer_norm_eps", origin, 1e-12));
   s.init_std = static_cast<float>(get_number(c, "initializer_range", origin, 0.02));
   s.tied = get_bool(c, "tie_word_embeddings", origin, true);
-  s.bos_token = token_id(c, "bos_token_id", origin, -1);
-  s.eos_token = token_id(c, "eos_token_id", origin, -1);
+  s.bos_token = one_token_id(c, "bos_token_id", origin, -1);
+  s.eos_token = one_token_id(c, "eos_token_id", origin, -1);
   read_labels(c, origin, s);
   k.read(c, origin, strict, s);
   k.set_head(s, encoder_head(k, c, origin));

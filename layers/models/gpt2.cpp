@@ -83,17 +83,6 @@ bool is_harmless(std::string_view key) {
   return false;
 }
 
-int64_t token_id(const json& c, const char* key, const std::string& origin, int64_t fallback) {
-  // Published files hold an integer, null, or a list of integers.
-  if (c.contains(key) && c[key].is_array() && !c[key].empty()) {
-    json first = json::object();
-    first[key] = c[key][0];
-    return get_int(first, key, origin);
-  }
-  if (c.contains(key) && c[key].is_null()) return -1;
-  return get_int(c, key, origin, fallback);
-}
-
 Activation activation_of(const json& c, const std::string& origin) {
   try {
     return parse_activation(get_string(c, "activation_function", origin, "gelu_new"));
@@ -196,8 +185,8 @@ ModelSpec parse_own(const json& c, const std::string& origin) {
   s.scale_attention = get_bool(c, "scale_attn_weights", origin, true);
   s.scale_by_inverse_layer = get_bool(c, "scale_attn_by_inverse_layer_idx", origin, false);
   s.tied = get_bool(c, "tie_word_embeddings", origin, true);
-  s.bos_token = token_id(c, "bos_token_id", origin, -1);
-  s.eos_token = token_id(c, "eos_token_id", origin, -1);
+  s.bos_token = token_id(c, "bos_token_id", origin);
+  s.eos_token = token_id(c, "eos_token_id", origin);
   read_decoder_head(c, origin, kClassifier, s);
   validate(s, origin);
   return s;

@@ -7,7 +7,7 @@
 #include "layers/models/decoder_family.h"
 
 namespace snug {
-namespace {
+namespace neox_keys {
 
 using nlohmann::json;
 
@@ -95,8 +95,8 @@ constexpr DecoderKeys kNeox = {.model_type = "gpt_neox",
                                .read = read,
                                .write = write};
 
-}  // namespace
+}  // namespace neox_keys
 
-const Family kNeoxFamily = decoder_family<kNeox>();
+const Family kNeoxFamily = decoder_family<neox_keys::kNeox>();
 
 }  // namespace snug

@@ -6,7 +6,7 @@
 #include "layers/models/decoder_family.h"
 
 namespace snug {
-namespace {
+namespace olmo2_keys {
 
 using nlohmann::json;
 
@@ -62,8 +62,8 @@ constexpr DecoderKeys kOlmo2 = {
     .read = read,
     .write = write};
 
-}  // namespace
+}  // namespace olmo2_keys
 
-const Family kOlmo2Family = decoder_family<kOlmo2>();
+const Family kOlmo2Family = decoder_family<olmo2_keys::kOlmo2>();
 
 }  // namespace snug

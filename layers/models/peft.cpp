@@ -29,7 +29,7 @@ struct Module {
   std::string last() const { return path.substr(path.rfind('.') + 1); }
 };
 
-std::string without_end(std::string_view name) {
+std::string module_of(std::string_view name) {
   return std::string(name.substr(0, name.rfind('.')));
 }
 
@@ -42,8 +42,8 @@ std::vector<Module> linear_modules(const Model& model, const Family& family) {
     const std::vector<FilePiece> pieces = family.pieces(p, model.spec());
     int64_t row = 0;
     for (size_t k = 0; k < pieces.size(); ++k) {
-      Module m{.path = without_end(pieces[k].names.front()),
-               .layer = without_end(p.name.view()),
+      Module m{.path = module_of(pieces[k].names.front()),
+               .layer = module_of(p.name.view()),
                .number = p.part,
                .piece = {},
                .in = p.shape[1]};
@@ -234,7 +234,7 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   for (int i = 0; classifies && i < plain.params().size(); ++i)
     if (plain.params()[i].name.view() == "head.out.weight") {
       const std::string path =
-          without_end(family.pieces(plain.params()[i], spec).front().names.front());
+          module_of(family.pieces(plain.params()[i], spec).front().names.front());
       if (!is_saved(path)) saved.push_back(path.substr(0, path.find('.')));
     }
 
@@ -311,7 +311,7 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     const std::vector<FilePiece> pieces = family.pieces(p, spec);
     std::string one, other;
     for (const FilePiece& piece : pieces) {
-      const std::string path = without_end(piece.names.front());
+      const std::string path = module_of(piece.names.front());
       bool own =
           bias && (config.bias == "all" || (config.bias == "lora_only" && adapted.contains(path)));
       for (const std::string& name : saved)

@@ -10,7 +10,7 @@
 #include "layers/models/decoder_family.h"
 
 namespace snug {
-namespace {
+namespace phi3_keys {
 
 using nlohmann::json;
 
@@ -71,8 +71,8 @@ constexpr DecoderKeys kPhi3 = {.model_type = "phi3",
                                .read = read,
                                .write = write};
 
-}  // namespace
+}  // namespace phi3_keys
 
-const Family kPhi3Family = decoder_family<kPhi3>();
+const Family kPhi3Family = decoder_family<phi3_keys::kPhi3>();
 
 }  // namespace snug

@@ -7,7 +7,7 @@
 #include "layers/models/encoder_family.h"
 
 namespace snug {
-namespace {
+namespace roberta_keys {
 
 using nlohmann::json;
 
@@ -85,8 +85,8 @@ constexpr EncoderKeys kKeys = {
     .write = write,
     .set_head = set_head};
 
-}  // namespace
+}  // namespace roberta_keys
 
-const Family kRobertaFamily = encoder_family<kKeys>();
+const Family kRobertaFamily = encoder_family<roberta_keys::kKeys>();
 
 }  // namespace snug

@@ -10,7 +10,7 @@
 #include "layers/models/decoder_family.h"
 
 namespace snug {
-namespace {
+namespace smollm3_keys {
 
 using nlohmann::json;
 
@@ -94,8 +94,8 @@ constexpr DecoderKeys kSmollm3 = {
     .read = read,
     .write = write};
 
-}  // namespace
+}  // namespace smollm3_keys
 
-const Family kSmollm3Family = decoder_family<kSmollm3>();
+const Family kSmollm3Family = decoder_family<smollm3_keys::kSmollm3>();
 
 }  // namespace snug

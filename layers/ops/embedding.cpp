@@ -1,7 +1,7 @@
 #include "layers/ops/embedding.h"
 
 #include <algorithm>
-#include <type_traits>
+#include <cstddef>
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
@@ -18,10 +18,9 @@ namespace {
 constexpr int64_t kChannels = 128;  // channels a task of the backward: two or more cache lines
 constexpr int64_t kRowsAhead = 4;   // rows of a table called near before they are wanted
 
-template <class T>
-void call_near(const T* row, int64_t n) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(row + i);
+void call_near(const void* row, int64_t bytes) {
+  const auto* from = static_cast<const std::byte*>(row);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
 }
 
 void check_batch(const View& rows, const char* argument, const View& tokens, int64_t c) {
@@ -76,20 +75,37 @@ void expect_types(const View& types, const View& tokens) {
   expect_dtype(types, "types", {DType::i32});
 }
 
-// to = (token + kind) + place, which may be null: in float, rounded once.
-template <class Y, class W, class P>
-void add_three(Y* to, const W* token, const W* kind, const P* place, int64_t c) {
-  constexpr int64_t kPiece = 512;
-  const auto tables = pair_loops<float, W>();
-  float sum[kPiece];
-  for (int64_t at = 0; at < c; at += kPiece) {
-    const int64_t n = std::min(kPiece, c - at);
-    tables.cast(sum, token + at, n);
-    tables.add(sum, kind + at, n);
-    if (place) pair_loops<float, P>().add(sum, place + at, n);
-    pair_loops<Y, float>().cast(to + at, sum, n);
-  }
+// n values from element `at` on of a row whose dtype is known at run time, to floats and back.
+struct RowLoops {
+  void (*widen)(float* sum, const void* row, int64_t at, int64_t n);
+  void (*add)(float* sum, const void* row, int64_t at, int64_t n);
+  void (*round)(void* row, int64_t at, const float* sum, int64_t n);
+};
+RowLoops row_loops(const View& rows, const char* argument) {
+  RowLoops loops{};
+  dispatch_float(rows, argument, [&](auto tag) {
+    using T = decltype(tag);
+    loops = {[](float* sum, const void* row, int64_t at, int64_t n) {
+               pair_loops<float, T>().cast(sum, static_cast<const T*>(row) + at, n);
+             },
+             [](float* sum, const void* row, int64_t at, int64_t n) {
+               pair_loops<float, T>().add(sum, static_cast<const T*>(row) + at, n);
+             },
+             [](void* row, int64_t at, const float* sum, int64_t n) {
+               pair_loops<T, float>().cast(static_cast<T*>(row) + at, sum, n);
+             }};
+  });
+  return loops;
 }
+
+// The rows of a table, by their number.
+struct TableRows {
+  explicit TableRows(const View& table, int64_t c)
+      : data(static_cast<std::byte*>(table.data)), bytes(c * size_of(table.dtype)) {}
+  void* operator()(int64_t row) const { return data + row * bytes; }
+  std::byte* data;
+  int64_t bytes;
+};
 
 // dwtt = or += its rows of dy: a sum for each chunk of rows and type in `partial`, then the chunks.
 template <class D>
@@ -175,59 +191,62 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
   }
   const int64_t n = y.shape[0], T = tokens.shape[1];
   const View& second = wpe.defined() ? wpe : wte;  // a dtype to dispatch on
-
-  dispatch_float(y, "y", [&](auto y_tag) {
-    dispatch_float(wte, "wte", [&](auto wte_tag) {
-      dispatch_float(second, "wpe", [&](auto wpe_tag) {
-        using Y = decltype(y_tag);
-        using W = decltype(wte_tag);
-        using P = decltype(wpe_tag);
-        const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
-        Op op(ctx, "embedding_forward",
-              {.flops = ((wpe.defined() ? 1 : 0) + (wtt.defined() ? 1 : 0)) * n * c,
-               .bytes =
-                   tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
-        if (!op.run()) return;
-        const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-        if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
-        if (ctx.host_reads() && document_start.defined())
-          check_document_start(document_start, tokens.shape[0], T);
-        if (ctx.host_reads() && types.defined()) check_types(types, kinds);
-        if (ctx.by_kernels())
-          return on_queue(ctx, [&](auto& queue) {
-            embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start, types, wtt);
-          });
-        const auto* ids = tokens.as<int32_t>();
-        const auto* type = types.defined() ? types.as<int32_t>() : nullptr;
-        const RowPositions position(first, T, document_start);
-        parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
-          for (int64_t row = begin; row < end; ++row) {
-            Y* to = y.as<Y>() + row * c;
-            const W* token = wte.as<W>() + ids[row] * c;
-            // The rows of tokens lie anywhere: no hardware foresees them.
-            if (row + kRowsAhead < n) call_near(wte.as<W>() + ids[row + kRowsAhead] * c, c);
-            if (wtt.defined()) {
-              const W* kind = wtt.as<W>() + (type ? type[row] * c : 0);
-              add_three(to, token, kind, wpe.defined() ? wpe.as<P>() + position(row) * c : nullptr,
-                        c);
-              continue;
-            }
-            if (!wpe.defined()) {
-              pair_loops<Y, W>().cast(to, token, c);
-              continue;
-            }
-            const P* place = wpe.as<P>() + position(row) * c;
-            if constexpr (std::is_same_v<Y, W> && std::is_same_v<Y, P>) {
-              float_loops<Y>().sum(to, token, place, c);
-            } else {
-#pragma omp simd
-              for (int64_t j = 0; j < c; ++j)
-                to[j] = from_f32<Y>(to_f32(token[j]) + to_f32(place[j]));
-            }
-          }
-        });
+  const RowLoops of_y = row_loops(y, "y"), of_wte = row_loops(wte, "wte"),
+                 of_wpe = row_loops(second, "wpe");
+  const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
+  Op op(ctx, "embedding_forward",
+        {.flops = ((wpe.defined() ? 1 : 0) + (wtt.defined() ? 1 : 0)) * n * c,
+         .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
+  if (!op.run()) return;
+  const int64_t first = ctx.host_reads() ? first_position(state) : 0;
+  if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
+  if (ctx.host_reads() && document_start.defined())
+    check_document_start(document_start, tokens.shape[0], T);
+  if (ctx.host_reads() && types.defined()) check_types(types, kinds);
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start, types, wtt);
+    });
+  const auto* ids = tokens.as<int32_t>();
+  const auto* type = types.defined() ? types.as<int32_t>() : nullptr;
+  const RowPositions position(first, T, document_start);
+  const TableRows to(y, c), token(wte, c), place(second, c), kind(wtt.defined() ? wtt : wte, c);
+  // f(row) for all rows. The rows of tokens lie anywhere: no hardware foresees them.
+  const auto each_row = [&](auto&& f) {
+    parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        if (row + kRowsAhead < n) call_near(token(ids[row + kRowsAhead]), token.bytes);
+        f(row);
+      }
+    });
+  };
+  if (!wtt.defined() && wte.dtype == y.dtype && second.dtype == y.dtype) {
+    dispatch_float(y, "y", [&](auto tag) {
+      using V = decltype(tag);
+      const auto sum = float_loops<V>().sum;
+      const auto copy = pair_loops<V, V>().cast;
+      each_row([&](int64_t row) {
+        auto* const out = static_cast<V*>(to(row));
+        const auto* const of_token = static_cast<const V*>(token(ids[row]));
+        if (wpe.defined())
+          sum(out, of_token, static_cast<const V*>(place(position(row))), c);
+        else
+          copy(out, of_token, c);
       });
     });
+    return;
+  }
+  // (token + type) + place: in float, rounded once.
+  each_row([&](int64_t row) {
+    constexpr int64_t kPiece = 512;
+    float sum[kPiece];
+    for (int64_t at = 0; at < c; at += kPiece) {
+      const int64_t m = std::min(kPiece, c - at);
+      of_wte.widen(sum, token(ids[row]), at, m);
+      if (wtt.defined()) of_wte.add(sum, kind(type ? type[row] : 0), at, m);
+      if (wpe.defined()) of_wpe.add(sum, place(position(row)), at, m);
+      of_y.round(to(row), at, sum, m);
+    }
   });
 }
 
@@ -260,35 +279,36 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
   const auto rounds = [](const GradView& g) {
     return g.view.defined() && g.view.dtype == DType::bf16;
   };
+  expect_float(dy, "dy");
+  static const Name kOrder("embedding_backward.order"), kTypes("embedding_backward.types");
+  Tensor order, partial;
+  if (ctx.by_kernels() ? want_token || document_start.defined() : rounds(dwte) || rounds(dwpe))
+    order = ctx.tensor(kOrder, {ctx.by_kernels() ? embedding_sort_words(n) : n}, DType::i64,
+                       Category::workspace);
+  if (want_type)
+    partial = ctx.tensor(kTypes, {most_row_chunks(n), kinds, c}, DType::f32, Category::workspace);
+  const auto traffic = [&](const GradView& g) {
+    return g.view.defined() ? dy.bytes() + 2 * size_of(g.view.dtype) * n * c : int64_t{0};
+  };
+  const int64_t sums = (want_token ? 1 : 0) + (want_place ? 1 : 0) + (want_type ? 1 : 0);
+  const int64_t of_types =
+      want_type ? bytes_of(types) + dy.bytes() + (dwtt.add ? 2 : 1) * dwtt.view.bytes() : 0;
+  Op op(ctx, "embedding_backward",
+        {.flops = sums * n * c,
+         .bytes = tokens.bytes() + traffic(dwte) + traffic(dwpe) +
+                  (want_token && !dwte.add ? dwte.view.bytes() : 0) + of_types});
+  if (!op.run()) return;
+  const int64_t first = ctx.host_reads() ? first_position(state) : 0;
+  if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
+  if (ctx.host_reads() && document_start.defined()) check_document_start(document_start, B, T);
+  if (ctx.host_reads() && want_type && types.defined()) check_types(types, kinds);
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start, order);
+      if (want_type) embedding_type_gradient_on(queue, dwtt, dy, types, partial);
+    });
   dispatch_float(dy, "dy", [&](auto tag) {
     using D = decltype(tag);
-    static const Name kOrder("embedding_backward.order"), kTypes("embedding_backward.types");
-    Tensor order, partial;
-    if (ctx.by_kernels() ? want_token || document_start.defined() : rounds(dwte) || rounds(dwpe))
-      order = ctx.tensor(kOrder, {ctx.by_kernels() ? embedding_sort_words(n) : n}, DType::i64,
-                         Category::workspace);
-    if (want_type)
-      partial = ctx.tensor(kTypes, {most_row_chunks(n), kinds, c}, DType::f32, Category::workspace);
-    const auto traffic = [&](const GradView& g) {
-      return g.view.defined() ? dy.bytes() + 2 * size_of(g.view.dtype) * n * c : int64_t{0};
-    };
-    const int64_t sums = (want_token ? 1 : 0) + (want_place ? 1 : 0) + (want_type ? 1 : 0);
-    const int64_t of_types =
-        want_type ? bytes_of(types) + dy.bytes() + (dwtt.add ? 2 : 1) * dwtt.view.bytes() : 0;
-    Op op(ctx, "embedding_backward",
-          {.flops = sums * n * c,
-           .bytes = tokens.bytes() + traffic(dwte) + traffic(dwpe) +
-                    (want_token && !dwte.add ? dwte.view.bytes() : 0) + of_types});
-    if (!op.run()) return;
-    const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-    if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
-    if (ctx.host_reads() && document_start.defined()) check_document_start(document_start, B, T);
-    if (ctx.host_reads() && want_type && types.defined()) check_types(types, kinds);
-    if (ctx.by_kernels())
-      return on_queue(ctx, [&](auto& queue) {
-        embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start, order);
-        if (want_type) embedding_type_gradient_on(queue, dwtt, dy, types, partial);
-      });
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
     if (want_type) add_types(ctx.threads(), dwtt, from, types, partial, n, c);
@@ -307,7 +327,9 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
       if (!dwte.add) clear_table<float>(ctx.threads(), dwte.view);
       parallel_chunks(ctx.threads(), c, kChannels, [=](int64_t begin, int64_t end) {
         for (int64_t row = 0; row < n; ++row) {
-          if (row + kRowsAhead < n) call_near(to + ids[row + kRowsAhead] * c + begin, end - begin);
+          if (row + kRowsAhead < n)
+            call_near(to + ids[row + kRowsAhead] * c + begin,
+                      (end - begin) * int64_t{sizeof(float)});
           add_row(to + ids[row] * c + begin, from + row * c + begin, end - begin);
         }
       });

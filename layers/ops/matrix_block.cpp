@@ -29,15 +29,17 @@ void check_place(const View& m, const View& b, BlockPlace place) {
 void block_put(Context& ctx, const View& m, const View& b, BlockPlace place) {
   check_place(m, b, place);
   const int64_t columns = b.shape[1], stride = m.shape[1];
+  expect_float(m, "m");
+  expect_float(b, "b");
+  Op op(ctx, "block_put",
+        {.flops = b.elements(), .bytes = b.bytes() + b.elements() * size_of(m.dtype)});
+  if (!op.run()) return;
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) { block_put_on(queue, m, b, place); });
   dispatch_float(m, "m", [&](auto of_m) {
     dispatch_float(b, "b", [&](auto of_b) {
       using M = decltype(of_m);
       using B = decltype(of_b);
-      Op op(ctx, "block_put",
-            {.flops = b.elements(), .bytes = b.bytes() + b.elements() * size_of(m.dtype)});
-      if (!op.run()) return;
-      if (ctx.by_kernels())
-        return on_queue(ctx, [&](auto& queue) { block_put_on(queue, m, b, place); });
       M* const to = m.as<M>() + place.row * stride + place.col;
       const B* const from = b.as<const B>();
       parallel_chunks(
@@ -53,16 +55,18 @@ void block_put(Context& ctx, const View& m, const View& b, BlockPlace place) {
 void block_take(Context& ctx, const GradView& b, const View& m, BlockPlace place) {
   check_place(m, b.view, place);
   const int64_t columns = b.view.shape[1], stride = m.shape[1];
+  expect_gradient(b.view, "b");
+  expect_float(m, "m");
+  Op op(ctx, "block_take",
+        {.flops = (b.add ? 2 : 1) * b.view.elements(),
+         .bytes = (b.add ? 2 : 1) * b.view.bytes() + b.view.elements() * size_of(m.dtype)});
+  if (!op.run()) return;
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) { block_take_on(queue, b, m, place); });
   dispatch_gradient(b.view, "b", [&](auto of_b) {
     dispatch_float(m, "m", [&](auto of_m) {
       using B = decltype(of_b);
       using M = decltype(of_m);
-      Op op(ctx, "block_take",
-            {.flops = (b.add ? 2 : 1) * b.view.elements(),
-             .bytes = (b.add ? 2 : 1) * b.view.bytes() + b.view.elements() * size_of(m.dtype)});
-      if (!op.run()) return;
-      if (ctx.by_kernels())
-        return on_queue(ctx, [&](auto& queue) { block_take_on(queue, b, m, place); });
       B* const to = b.view.as<B>();
       const M* const from = m.as<const M>() + place.row * stride + place.col;
       parallel_chunks(ctx.threads(), b.view.shape[0], row_grain(columns),
