@@ -91,13 +91,14 @@ count() {
   echo "${number:-0}"
 }
 
-# run_tests FOLDER LABEL [PATTERN]: runs one label, or what of it fits, and adds to the counts.
+# run_tests FOLDER LABEL [PATTERN]: runs one label or several, fast|long, or what of them fits, and adds to
+# the counts.
 run_tests() {
   local folder=$1 label=$2 pattern=${3:-.} status=0 start=$SECONDS
   local junit=$results/tests.xml log=$results/tests.log
   rm -f "$junit"
   echo "== ctest -L $label in $folder"
-  "${around[@]}" ctest --test-dir "$folder" -L "^$label\$" -R "$pattern" --output-on-failure -j2 \
+  "${around[@]}" ctest --test-dir "$folder" -L "^($label)\$" -R "$pattern" --output-on-failure -j2 \
     --no-tests=error --output-junit "$junit" 2>&1 | tee "$log" || status=$?
   local line all=0 good=0 bad=0
   line=$(grep 'tests passed' "$log" | tail -n 1) || line="no test was run"
@@ -139,7 +140,7 @@ install_missing "${build_packages[@]}" libgtest-dev clang-format git \
 
 if build build; then
   run_tests build fast
-  run_tests build slow
+  run_tests build 'slow|long'
   run_tests build gpu # skipped, with the reason, where there is no GPU
 fi
 if [[ $quick == no ]]; then
@@ -147,9 +148,9 @@ if [[ $quick == no ]]; then
   # here, and files include what they need, as in a build without precompiled headers.
   if build build-asan -DSNUG_CUDA=OFF -DSNUG_SANITIZE=ON -DSNUG_PRECOMPILED=OFF \
     "-DCMAKE_CXX_FLAGS_RELEASE=-Og"; then
-    run_tests build-asan fast
+    run_tests build-asan 'fast|long'
     # Built once, without sanitizers, and pointed at the program that has them.
-    SNUG_PROGRAM=$PWD/build-asan/bin/snug run_tests build/tests/tools/e2e fast
+    SNUG_PROGRAM=$PWD/build-asan/bin/snug run_tests build/tests/tools/e2e 'fast|long'
   fi
 fi
 
@@ -163,7 +164,7 @@ if [[ $quick == no ]]; then
     skipped=$((skipped + 1))
     summaries+=("build-tsan, fast: skipped, no program with ThreadSanitizer starts here: $why")
   elif build build-tsan -DSNUG_CUDA=OFF -DSNUG_SANITIZE=thread "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
-    run_tests build-tsan fast "$thread_tests"
+    run_tests build-tsan 'fast|long' "$thread_tests"
   fi
 fi
 

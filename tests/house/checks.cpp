@@ -88,10 +88,12 @@ bool is_source(const std::string& path) {
   return is_cpp(path) || extension(path) == ".py" || extension(path) == ".sh" ||
          path.starts_with(".ci/");
 }
+constexpr const char* kLongTests = "tests/long.txt";
+
 bool is_text(const std::string& path) {
   static const std::set<std::string> kinds = {".md", ".cmake", ".yaml", ".yml"};
   return is_source(path) || is_table_of_rows(path) || kinds.contains(extension(path)) ||
-         path.ends_with("CMakeLists.txt") ||
+         path.ends_with("CMakeLists.txt") || path == kLongTests ||
          (path.starts_with('.') && path.find('/') == std::string::npos);
 }
 
@@ -393,6 +395,23 @@ Findings check_text(const Tree& tree) {
         }
       }
     }
+  }
+  return findings;
+}
+
+Findings check_long_tests(const Tree& tree) {
+  std::string tests;
+  for (const auto& [path, content] : tree)
+    if (path.starts_with("tests/") && path.ends_with(".cpp")) tests += content;
+  Findings findings;
+  int number = 0;
+  for (const std::string& line : lines_of(tree.contains(kLongTests) ? tree.at(kLongTests) : "")) {
+    ++number;
+    const size_t dot = line.find('.');
+    if (line.empty() || line.starts_with('#')) continue;
+    if (dot == std::string::npos || tests.find("(" + line.substr(0, dot) + ", " +
+                                               line.substr(dot + 1) + ")") == std::string::npos)
+      findings.push_back(at(kLongTests, number, line + " is no test; name one as Suite.Test"));
   }
   return findings;
 }

@@ -66,6 +66,9 @@ Findings check_header_comments(const Tree& tree);
 // No tabs in C++, no trailing white space, no marks of unfinished work.
 Findings check_text(const Tree& tree);
 
+// What tests/long.txt names, Suite.Test, is a test.
+Findings check_long_tests(const Tree& tree);
+
 // The top level holds the fixed names, dotfiles, build folders and runs, and nothing else.
 Findings check_top_level(const std::vector<std::string>& names);
 

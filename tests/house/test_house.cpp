@@ -75,6 +75,10 @@ TEST(HouseRepository, HeaderComments) {
 TEST(HouseRepository, Text) {
   EXPECT_CLEAN(check_text(repository()));
 }
+TEST(HouseRepository, LongTests) {
+  ASSERT_NE(repository().at("tests/long.txt"), "");
+  EXPECT_CLEAN(check_long_tests(repository()));
+}
 TEST(HouseRepository, TopLevel) {
   EXPECT_CLEAN(check_top_level(read_top_level(source_folder())));
 }
@@ -353,6 +357,16 @@ TEST(HouseCatches, KeyWithoutEffectOrTest) {
   Tree bad = good;
   bad["tools/config/check_config.cpp"] = "RunSizes resolve_sizes() {\n}\n";
   EXPECT_CLEAN(check_config_keys(bad, {{"power", "why"}}));
+}
+
+TEST(HouseCatches, LongTestsThatAreNone) {
+  const auto with = [](const std::string& list) {
+    return check_long_tests(
+        {{"tests/long.txt", list}, {"tests/a.cpp", "TEST_P(Suite, Test) {}\n"}});
+  };
+  EXPECT_CLEAN(with("# why\n\nSuite.Test\n"));
+  expect_caught(with("# why\nSuite.Gone\n"), "tests/long.txt:2: Suite.Gone is no test");
+  expect_caught(with("Suite\n"), "tests/long.txt:1: Suite is no test");
 }
 
 }  // namespace
