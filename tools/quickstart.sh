@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 (root or sudo) to a trained GPT in a few minutes: installs the packages that
-# are missing, builds the command, trains a tokenizer and a small GPT inside 256 MiB for two minutes
+# are missing, builds the command, trains a tokenizer and a small GPT inside 256 MiB for 100 seconds
 # (tools/quickstart.yaml), and lets it write.
 #
 #   tools/quickstart.sh                    trains on Snug's own sources and documents
