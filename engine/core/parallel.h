@@ -25,9 +25,9 @@ void* address_of(F& f) {
 
 template <class F>
 void parallel_for(int threads, int64_t n, F&& f) {
-  using Body = std::remove_reference_t<F>;
+  using Called = std::remove_reference_t<F>;
   run_shares(threads, n, parallel_parts::address_of(f), [](void* body, int64_t i, int64_t end) {
-    for (auto& call = *static_cast<Body*>(body); i < end; ++i) call(i);
+    for (auto& call = *static_cast<Called*>(body); i < end; ++i) call(i);
   });
 }
 
@@ -44,9 +44,9 @@ void parallel_chunks(int threads, int64_t n, int64_t grain, F&& f) {
 // f(i, slot) with slot in [0, threads): for per-thread scratch.
 template <class F>
 void parallel_slots(int threads, int64_t n, F&& f) {
-  using Body = std::remove_reference_t<F>;
+  using Called = std::remove_reference_t<F>;
   run_slots(threads, n, parallel_parts::address_of(f),
-            [](void* body, int64_t i, int slot) { (*static_cast<Body*>(body))(i, slot); });
+            [](void* body, int64_t i, int slot) { (*static_cast<Called*>(body))(i, slot); });
 }
 
 }  // namespace snug
