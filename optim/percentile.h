@@ -4,6 +4,8 @@
 //   ring   100 numbers a parameter: ring[t % 100] = n^2 at update t from 1 on; at the first all of them
 //   c^2    entry p of the ring in ascending order, from 0 on; this step's is among them
 //   the gradient is multiplied by c / n where n > c
+// A norm of 0 counts as any other, as in bitsandbytes: LoRA's A, whose first gradient is 0 while B is 0, stands
+// still for up to 100 - p updates.
 // The ring is one state more behind an optimizer's own, in f32 whatever those rest in. Sums are those of
 // whole parameters, in the order of whole.h, and so the same on every place and in every store.
 #pragma once

@@ -33,10 +33,11 @@ struct RestPart {
   int64_t values, scales;  // bytes and floats, of every state
   int64_t first;           // of the flat range
   int32_t first_block;
-  int8_t group;
   int16_t clip;  // of RestTensors::clips
-  bool wide;     // begins at 16 bytes in every tensor
+  int8_t group;
+  bool wide;  // begins at 16 bytes in every tensor
 };
+static_assert(sizeof(RestPart) == 48);
 struct RestParts {
   RestTensors tensors;
   RestPart at[kRestingSpansOfALaunch];
@@ -426,8 +427,8 @@ class RestLaunches {
         bytes_between(base.scales[0], at.scales[0]) / int64_t{sizeof(float)},
         span.first,
         0,
-        static_cast<int8_t>(span.group),
         static_cast<int16_t>(span.clip - base.clips),
+        static_cast<int8_t>(span.group),
         all_wide({at.master, at.gradient, at.weights}, at.values)};
   }
 

@@ -210,6 +210,9 @@ void check_pair_flags(const RunConfig& c) {
     if (!(weight >= 0) || (weight != 1 && !facts_of(*kind).single))
       refuse(fmt::format("{} of 0 and above, of --loss-type kto and apo_zero_unpaired", flag),
              fmt::format("{} of {}", weight, c.loss_type), fmt::format("leave {} out", flag));
+  if (facts_of(*kind).single && c.desirable_weight == 0 && c.undesirable_weight == 0)
+    refuse("a weight above 0 of desirable answers or undesirable ones", "both 0",
+           "leave --desirable-weight out");
 }
 
 void check_reward_model(const EvalArguments& a, const ModelSpec& spec) {

@@ -142,7 +142,9 @@ PairRows::Ids PairRows::encode(const std::string& text, bool ends) const {
 }
 
 int PairRows::rows(const nlohmann::json& tree) const {
-  const auto has = [&](const char* key) { return tree.is_object() && tree.contains(key); };
+  const auto has = [&](const char* key) {
+    return tree.is_object() && tree.contains(key) && !tree[key].is_null();
+  };
   const bool pair = has("chosen") || has("rejected") || has("chosen_ids") || has("rejected_ids");
   return single() && pair ? 2 : 1;
 }
@@ -218,8 +220,11 @@ void PairRows::read(const nlohmann::json& object, std::string_view text, const s
                      : encoder.tokenizer().encode(encoder.chat().render(conversation).text);
       };
       if (prompt.empty() && !rewards)
-        fail(ErrorCode::data, "a message before the answers of a pair",
-             fmt::format("{}: chosen and rejected differ from the first on", where), kPairSpelling);
+        fail(ErrorCode::data,
+             labelled ? "a message before the answer" : "a message before the answers of a pair",
+             labelled ? fmt::format("{}: an empty prompt", where)
+                      : fmt::format("{}: chosen and rejected differ from the first on", where),
+             labelled ? kSingleSpelling : kPairSpelling);
       p = {rewards ? Ids() : ids(prompt, true), ids(joined(prompt, chosen), false),
            labelled ? Ids() : ids(joined(prompt, rejected), false)};
     }

@@ -96,6 +96,8 @@ std::string task_of_record(const nlohmann::json& record) {
   if (!record.is_object()) return {};
   if (record.contains("chosen") && record.contains("rejected"))
     return "task=dpo or task=reward, which read pairs of answers";
+  if (record.contains("prompt") && record.contains("completion") && record.contains("label"))
+    return "task=dpo loss_type=kto, which reads single answers";
   for (const char* key : {"messages", "conversations"})
     if (record.contains(key) && record[key].is_array())
       return "task=sft, which reads conversations";

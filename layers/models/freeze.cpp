@@ -100,12 +100,14 @@ Frozen resolve_freeze(const ModelSpec& spec, const FreezeRules& rules) {
          fmt::format("freeze=. unfreeze='{}'", rules.unfreeze));
   auto names = std::make_shared<std::set<std::string, std::less<>>>();
   std::vector<std::string> all;
+  bool excepts = false;  // something that can be trained
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
     const auto frozen_name = [&](std::string_view name) {
       const bool by_own = freeze.matches(p.name.view()), by_file = freeze.matches(name);
       const bool not_by_own = unfreeze.matches(p.name.view()), not_by_file = unfreeze.matches(name);
       const bool zero = spec.zero_biases && p.name.view().ends_with(".bias");
+      excepts = excepts || (!zero && (not_by_own || not_by_file));
       return zero || ((by_own || by_file) && !(not_by_own || not_by_file));
     };
     std::string first;  // of the pieces
@@ -129,6 +131,11 @@ Frozen resolve_freeze(const ModelSpec& spec, const FreezeRules& rules) {
   }
   freeze.expect_any(all);
   unfreeze.expect_any(all);
+  if (!rules.unfreeze.empty() && !excepts)
+    fail(ErrorCode::usage, "parameters that can be trained as what unfreeze matches",
+         fmt::format("unfreeze: {}, biases alone, of a model whose config says bias: false",
+                     rules.unfreeze),
+         "unfreeze with names of weights, or leave it out");
   if (result.trained == 0)
     fail(ErrorCode::usage, "a parameter that is trained", fmt::format("freeze: {}", rules.freeze),
          "unfreeze: with what is to be trained, such as unfreeze=h." + std::to_string(spec.L - 1) +

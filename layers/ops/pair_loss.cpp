@@ -56,10 +56,10 @@ void check_places(Context& ctx, const View& pairs, int64_t N, bool single) {
   for (int64_t p = 0; p < pairs.shape[0]; ++p) {
     const int32_t* at = pair_of(pairs, p);
     if (at[0] < 0) continue;
-    const bool chosen = at[1] > at[0] && at[3] >= 1 && at[5] >= at[0] &&
-                        at[5]<at[1], rejected = at[2]> at[1] && at[4] >= 1,
-               no_chosen = at[1] == at[0] && at[3] == 0 && at[5] == at[0],
-               no_rejected = at[2] == at[1] && at[4] == 0;
+    const bool chosen = at[1] > at[0] && at[3] >= 1 && at[5] >= at[0] && at[5] < at[1];
+    const bool rejected = at[2] > at[1] && at[4] >= 1;
+    const bool no_chosen = at[1] == at[0] && at[3] == 0 && at[5] == at[0];
+    const bool no_rejected = at[2] == at[1] && at[4] == 0;
     const bool one = single && ((chosen && no_rejected) || (no_chosen && rejected));
     if (!((chosen && rejected) || one) || at[2] > N)
       fail(ErrorCode::data,

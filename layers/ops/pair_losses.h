@@ -30,10 +30,10 @@
 //           that: they have no odds.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <compare>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -193,9 +193,7 @@ SNUG_PAIR_LOSS PairValue pair_loss_value(const PairLoss& l, double c, double r, 
 
 // k of a row of pair_loss.h's pairs, of which c and r are less here.
 SNUG_PAIR_LOSS double compared_with(const PairLoss& l, const int32_t* pair) {
-  float k = 0;
-  if (l.kind == PairLossKind::kto) std::memcpy(&k, pair + 6, sizeof k);
-  return double{k};
+  return l.kind == PairLossKind::kto ? double{std::bit_cast<float>(pair[6])} : 0.0;
 }
 // What a token of the whole chosen sequence weighs beside the loss; `pair`: a row of pair_loss.h's pairs.
 SNUG_PAIR_LOSS double whole_weight(const PairLoss& l, const int32_t* pair) {

@@ -1,6 +1,7 @@
 // The norm, the finite check and the clip factor against torch.nn.utils.clip_grad_norm_.
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine/stores/plain_states.h"
 #include "optim/percentile.h"
@@ -186,7 +187,7 @@ TEST(PercentileClip, EqualsTheRuleOfBitsandbytes) {
     config.args = {{kPercentileArgument, description.at("percentile")}};
     const Values want = fixture.values(name + ".params"), norms = fixture.values(name + ".norms");
     // The scale and the factor of all are taken off before.
-    for (const float scale : {1.0f, 1024.0f})
+    for (const auto& [scale, clip] : {std::pair(1.0f, 1.0f), {1024.0f, 1.0f}, {1024.0f, 0.5f}})
       run_on_plan_and_cpu({}, [&](Case& c) {
         const auto optimizer = make_optimizer(config);
         PlainStateStore store(c.ctx(), table, optimizer->states(table));
@@ -194,11 +195,12 @@ TEST(PercentileClip, EqualsTheRuleOfBitsandbytes) {
                    gradient = c.output("gradients", {n}, DType::f32);
         StepState s = plain_state();
         s.loss_scale = scale;
+        s.clip_factor = clip;
         const View state = c.step_state(s);
         for (int64_t step = 0; step < kSteps; ++step) {
           if (!c.ctx().planning()) {
             Values g = flat(gradients.data() + step * kAll);
-            for (double& x : g) x *= scale;
+            for (double& x : g) x *= scale / clip;
             store_values(gradient.data, DType::f32, g);
             step_state(state)->updates = step_state(state)->step = step;
             optimizer->prepare_step(*step_state(state));

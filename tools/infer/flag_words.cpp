@@ -22,6 +22,7 @@ constexpr Word kWords[] = {
     {"quoting=", "--quoting "},
     {"precision=", "--precision "},
     {"task=", "--task "},
+    {"loss_type=", "--loss-type "},
     {"task as ", "--task as "},
     // Of the folder, not of these commands.
     {"name it with tokenizer,", "copy the tokenizer's files into the model's folder,"},

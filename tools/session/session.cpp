@@ -456,15 +456,18 @@ void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
   stores_->done_reading();
 }
 
+void Session::train_weights() {
+  if (!kept_ || ctx_.planning()) return;
+  if (to_trained_ >= 0) move_weights(WeightsMove::to_trained);
+  kept_ = false;
+}
+
 void Session::micro(bool first_of_window) {
   const int64_t B = decisions_.micro_batch;
   const Extent used = this->used(B);
   require(!stores_->updates_in_backward() || first_of_window || ctx_.planning(),
           "one micro-step a window, to update in backward");
-  if (kept_ && !ctx_.planning()) {
-    if (to_trained_ >= 0) move_weights(WeightsMove::to_trained);
-    kept_ = false;
-  }
+  train_weights();
   stores_->begin(first_of_window);
   send_batch();
   ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {

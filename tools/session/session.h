@@ -228,6 +228,9 @@ class Session : private CodeSink {
   // After load() of a training session whose adapters are new: magnitudes become the norms of the rows
   // that they scale, with which the model is the base (layers/parts/scaled_linear.h).
   void start_adapters();
+  // Where evaluation and files are of kept weights (WeightsMove): what is computed next is of the trained
+  // ones again.
+  void train_weights();
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
   void micro(bool first_of_window);
   void update();

@@ -35,6 +35,7 @@ void RowData::note_balance(int64_t desirable, int64_t rows, const RunConfig& con
         fmt::format("all answers of train_data are {}", others == 0 ? "desirable" : "undesirable"));
     return;
   }
+  if (config.desirable_weight == 0 || config.undesirable_weight == 0) return;
   const double least =
       static_cast<double>(others) * config.undesirable_weight / static_cast<double>(desirable);
   if (desirable == others ||

@@ -89,6 +89,7 @@ bool TrainRun::stopped_early() const {
 // first step is no result.
 bool TrainRun::best_so_far() const {
   return at_.step > 0 && evaluated_step_ == at_.step && std::isfinite(evaluated_loss_) &&
+         std::isfinite(evaluated_metric_) &&
          (at_.best_saved_loss < 0 || better(evaluated_metric_, at_.best_saved_metric));
 }
 

@@ -133,6 +133,7 @@ void TrainRun::micro_steps_of_rows(int64_t step) {
   filled_rows_ += filled;
   empty_share_ = 1 - static_cast<double>(filled) / static_cast<double>(planned);
   idle_share_ = 1 - static_cast<double>(filled) / static_cast<double>(computed);
+  session_->train_weights();
   data_.rows->compare(false, step, *session_);
   for (int64_t i = 0; i < rounds; ++i) {
     const int64_t first = (i * ranks + rank) * B;

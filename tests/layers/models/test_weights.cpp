@@ -264,6 +264,12 @@ TEST(Weights, BiasesThatAConfigSaysAreNotThere) {
                      {"no bias to be trained of a model whose config says bias: false",
                       "transformer.h.0.ln_1.bias", "model.bias=true, or bias=none"},
                      [&] { resolve_peft(spec, peft); });
+  test::expect_error(ErrorCode::usage,
+                     {"parameters that can be trained as what unfreeze matches", "bias: false",
+                      "names of weights"},
+                     [&] {
+                       resolve_freeze(spec, {"h.0", "h.0.*bias"});
+                     });
 }
 
 TEST(Weights, LargeMatricesAreWrittenInBlocks) {

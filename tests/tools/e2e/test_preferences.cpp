@@ -259,6 +259,37 @@ TEST_F(Preferences, KtoLearnsFromSingleAnswers) {
   EXPECT_TRUE(w_.metrics("good").back()["eval_rewards/margins"].is_null());
 }
 
+// A metric that is not a number is never the best, so that its checkpoint can be read.
+TEST_F(Preferences, KtoOfOneKindGoesOn) {
+  spill(w_.path("good.jsonl"),
+        R"({"prompt": "the", "completion": " cat", "label": true})"
+        "\n"
+        R"({"prompt": "a", "completion": " dog", "label": true, "chosen": null})"
+        "\n");
+  const std::vector<std::string> kto = {"train_data=" + w_.path("good.jsonl"),
+                                        "eval_data=" + w_.path("good.jsonl"),
+                                        "loss_type=kto",
+                                        "global_batch_size=2",
+                                        "save_steps=2",
+                                        "eval_steps=2",
+                                        "metric_for_best_model=eval_rewards/margins"};
+  w_.trained("run", with(joined(kto, {"max_steps=4"})));
+  w_.trained("run", with(joined(kto, {"max_steps=6", "resume=latest"})));
+  EXPECT_EQ(w_.losses("run").size(), 6u);
+  const Outcome bench = run(joined({"bench", "--steps", "1", "--json", "--no-roofs"}, with(kto)));
+  EXPECT_EQ(bench.code, 0) << bench.err;
+}
+
+// What answers are compared with is of the trained weights, whether or not the kept ones were just written.
+TEST_F(Preferences, KtoComparesTrainedWeightsOfASchedule) {
+  const std::vector<std::string> kto = {"loss_type=kto", "optim=schedule_free_adamw",
+                                        "lr_scheduler_type=constant", "max_steps=6",
+                                        "logging_steps=1"};
+  w_.trained("once", with(joined(kto, {"save_steps=0", "eval_steps=0"})));
+  w_.trained("often", with(joined(kto, {"save_steps=1", "eval_steps=1"})));
+  EXPECT_EQ(w_.losses("once"), w_.losses("often"));
+}
+
 // A pair is two answers; the whole model learns beside what it was, on kernels as on the CPU.
 TEST_F(Preferences, KtoTakesPairsAndACachedReference) {
   const std::vector<std::string> whole = {"peft=null",
