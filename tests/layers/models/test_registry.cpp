@@ -207,8 +207,8 @@ TEST(Registry, WrongValuesAreRefusedByName) {
   EXPECT_ERROR(map_of(with(R"("add_cross_attention": true)")), ErrorCode::unsupported,
                "add_cross_attention: false", "true in model", "decoder");
   EXPECT_ERROR(map_of(with(R"("n_layer": 0)")), ErrorCode::usage, "n_layer between 1 and",
-               "n_layer = 0", "model={");
-  EXPECT_ERROR(map_of(with(R"("n_layer": -3)")), ErrorCode::usage, "n_layer", "-3", "model={");
+               "n_layer = 0", "model='{");
+  EXPECT_ERROR(map_of(with(R"("n_layer": -3)")), ErrorCode::usage, "n_layer", "-3", "model='{");
   EXPECT_ERROR(map_of(with(R"("n_layer": 9000000000000000000)")), ErrorCode::usage, "n_layer",
                "9000000000000000000", "");
   EXPECT_ERROR(map_of(with(R"("n_inner": 0)")), ErrorCode::usage, "n_inner", "0", "");
