@@ -193,7 +193,14 @@ int plan_command(const Arguments& arguments) {
   if (!a.proceed) return 0;
   check_output_file(picture, "--picture", overwrite, kReportMark);
   check_output_file(trace, "--trace", overwrite, kTraceMark);
-  check_output_file(svg, "--svg", overwrite, scale.empty() ? kLadderMark : kScaleMark);
+  const auto svg_mark = scale.empty() ? kLadderMark : kScaleMark;
+  check_output_file(svg, "--svg", overwrite, svg_mark);
+  std::vector<std::string> read = {a.config_path, a.config.tokenizer};
+  for (const auto& data : {a.config.train_data, a.config.eval_data})
+    read.insert(read.end(), data.begin(), data.end());
+  check_output_is_not_read(picture, "--picture", read, kReportMark);
+  check_output_is_not_read(trace, "--trace", read, kTraceMark);
+  check_output_is_not_read(svg, "--svg", read, svg_mark);
   if (!scale.empty()) {
     for (const auto& [flag, given] : {std::pair{"--picture", !picture.empty()},
                                       {"--trace", !trace.empty()},

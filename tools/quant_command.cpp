@@ -113,13 +113,6 @@ void print_decoded(const std::vector<DecodedTensor>& tensors, int64_t copied,
                copied == 1 ? "it is" : "they are");
 }
 
-void check_other_file(const std::string& output, const std::string& input) {
-  std::error_code error;
-  if (!output.empty() && std::filesystem::equivalent(output, input, error) && !error)
-    fail(ErrorCode::usage, "--output as another file than the one that is read", output,
-         "--output " + output + ".codes.safetensors");
-}
-
 }  // namespace
 
 int quant_command(const Arguments& arguments) {
@@ -168,7 +161,8 @@ int quant_command(const Arguments& arguments) {
   options.threads = static_cast<int>(threads > 0 ? threads : find_processors().threads());
   check_output_file(options.output, "--output", overwrite);
   check_output_file(picture, "--picture", overwrite, kReportMark);
-  check_other_file(options.output, paths[0]);
+  check_output_is_not_read(options.output, "--output", paths);
+  check_output_is_not_read(picture, "--picture", paths, kReportMark);
   int64_t copied = 0;
   if (decode) {
     const std::vector<DecodedTensor> tensors = decode_file(paths[0], options, copied);

@@ -84,7 +84,10 @@ bool is_product(const fs::path& folder) {
   std::error_code code;
   for (fs::directory_iterator it(folder, code); !code && it != fs::directory_iterator();
        it.increment(code))
-    if (it->path().extension() == ".safetensors") return true;  // model
+    if (const std::string name = it->path().filename().string();
+        name.ends_with(".safetensors") || name.starts_with("pytorch_model") ||
+        name.starts_with("adapter_model"))
+      return true;  // model
   return false;
 }
 

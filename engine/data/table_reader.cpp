@@ -100,9 +100,8 @@ int64_t TableReader::read_record(std::span<const int64_t> wanted, bool first) {
         if (c < 0)
           fail(ErrorCode::data, fmt::format("a closing quote in {}", path_),
                fmt::format("the end of the file; the quote was opened at {}", where(opened)),
-               "close it, and write a quote inside quotes twice; or quoting=none, where quotes "
-               "stand for "
-               "themselves");
+               "close it, and write a quote inside quotes twice; or quoting=none (--quoting none "
+               "of eval, predict and tokenizer), where quotes stand for themselves");
         take();
         if (c == '"') {
           if (peek() != '"') break;
@@ -123,9 +122,8 @@ int64_t TableReader::read_record(std::span<const int64_t> wanted, bool first) {
       if (c != separator_ && c != end && c >= 0)
         fail(ErrorCode::data, "a separator or the end of the line after a closing quote",
              fmt::format("other text at {}", where(line_)),
-             "put the whole field in quotes, and write a quote inside it twice; or quoting=none, "
-             "where "
-             "quotes stand for themselves");
+             "put the whole field in quotes, and write a quote inside it twice; or quoting=none "
+             "(--quoting none of eval, predict and tokenizer), where quotes stand for themselves");
     } else {
       while (c >= 0 && c != separator_ && c != end) {
         take();

@@ -286,8 +286,10 @@ TEST(Generator, EndsAreNamed) {
 TEST(Generator, RefusesPromptsItCannotHold) {
   const Model model(test::tiny_spec(kModel), parse_precision("fp32"));
   test::SessionRun run(model, options_of(40, 32));
-  test::expect_error(ErrorCode::usage, {"at least one token", "empty prompt", "--prompt"},
-                     [&] { text_of(run.session(), {}, greedy(1)); });
+  test::expect_error(
+      ErrorCode::usage,
+      {"a prompt of at least one token", "an empty prompt", "--prompt \"Once upon a time\""},
+      [&] { text_of(run.session(), {}, greedy(1)); });
   test::expect_error(
       ErrorCode::usage,
       {"a prompt of at most 40 tokens", "41 tokens", "or a model with more positions"},

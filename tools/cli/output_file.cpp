@@ -46,4 +46,21 @@ void check_output_is_no_input(const std::string& path, std::string_view flag,
            file.path + ", which is both", "another name");
 }
 
+void check_output_is_not_read(const std::string& path, std::string_view flag,
+                              const std::vector<std::string>& read, std::string_view mark) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || has_mark(path, mark)) return;
+  for (const std::string& one : read) {
+    const std::filesystem::path in = std::filesystem::weakly_canonical(one, error);
+    if (one.empty() || error || !std::filesystem::exists(in, error)) continue;
+    const std::filesystem::path at = std::filesystem::weakly_canonical(path, error);
+    const auto rest = at.lexically_relative(in);
+    if (at == in ||
+        (std::filesystem::is_directory(in, error) && !rest.empty() && *rest.begin() != ".."))
+      fail(ErrorCode::usage, fmt::format("{} as another file than what is read", flag),
+           at == in ? path + ", which is both" : fmt::format("{}, which is in {}", path, one),
+           "another name");
+  }
+}
+
 }  // namespace snug

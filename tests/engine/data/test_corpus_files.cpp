@@ -111,7 +111,9 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
         "lora/adapter_model.safetensors", "lora/c.txt", "kept/COMPLETE", "kept/snug_state.json",
         "kept/d.txt", "tok/tokenizer.json", "tok/merges.txt"})
     put(name, name);
-  for (const char* name : {"bert/vocab.txt", "bert/tokenizer_config.json"}) put(name, name);
+  for (const char* name : {"bert/vocab.txt", "bert/tokenizer_config.json", "old/config.json",
+                           "old/pytorch_model.bin", "old/f.txt"})
+    put(name, name);
   const std::string tokenizer =
       R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [)";
   put("t.json", "\n" + tokenizer + "]}");
@@ -134,8 +136,8 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
   expand_corpus({tmp_.path(), tmp_ / "**/*.txt", tmp_ / "*/*.txt"}, tmp_ / "m", &products);
   for (std::string& folder : products)
     folder = fs::path(folder).lexically_relative(tmp_.path()).string();
-  EXPECT_EQ(products, (Strings{"bert", "kept", "lora", "r", "tok", "x/planned", "t.json"}));
-  EXPECT_EQ(products_text(products), "7 runs, models or tokenizers, e.g. bert");
+  EXPECT_EQ(products, (Strings{"bert", "kept", "lora", "old", "r", "tok", "x/planned", "t.json"}));
+  EXPECT_EQ(products_text(products), "8 runs, models or tokenizers, e.g. bert");
   EXPECT_EQ(products_text({"a\nb"}), "1 run, model or tokenizer, e.g. a\\x0ab");
   // What is named is meant, and links lead to what they lead to.
   EXPECT_EQ(
@@ -146,7 +148,7 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
   EXPECT_EQ(expand({""}), mine);
   for (const char* name : {"a.txt", "b.json", "mine", "mine2"}) fs::remove_all(tmp_ / name);
   EXPECT_ERROR(expand({""}), ErrorCode::data, "files in the folder",
-               "none but 8 runs, models or tokenizers, e.g. ", "name the files");
+               "none but 9 runs, models or tokenizers, e.g. ", "name the files");
   EXPECT_ERROR(expand({"m*/*.txt"}), ErrorCode::data, "files that match",
                "none but 1 run, model or tokenizer, e.g. " + tmp_.path() + "/m, which is left out",
                "name the files");

@@ -92,7 +92,7 @@ TEST(BpeTrainer, Errors) {
   expect_error(make({.vocab_size = int64_t{1} << 40}), ErrorCode::usage, "to 16777216",
                "vocab_size 1099511627776", "512");
   expect_error(make({.special_tokens = {"a", "a"}}), ErrorCode::usage, "special tokens that are",
-               "twice \"a\"", "special_tokens");
+               "twice \"a\"", "name each once");
   expect_error(make({.special_tokens = {""}}), ErrorCode::usage, "non-empty UTF-8", "\"\"", "");
   expect_error(make({.special_tokens = {"\xFF"}}), ErrorCode::usage, "UTF-8", "\uFFFD", "");
   BpeTrainer trainer({});
