@@ -232,7 +232,8 @@ void PairRows::read(const nlohmann::json& object, std::string_view text, const s
   if (rewards) return take_rewarded(tree, p.chosen, p.rejected, where, out);
   if (single())
     return take_single(tree, p.prompt, row == 0 ? p.chosen : p.rejected,
-                       labelled ? size_t{2} : static_cast<size_t>(row), where, out);
+                       labelled ? size_t{2} : static_cast<size_t>(row), where,
+                       fmt::format("{} {}", where, text), out);
   const size_t before = std::min(common(p.prompt, p.chosen), common(p.prompt, p.rejected));
   out.content = RowRecord::Content::ids;
   if (static_cast<int64_t>(before) >= max_length_) return;
@@ -283,7 +284,8 @@ void PairRows::take_rewarded(const nlohmann::ordered_json& tree, const Ids& chos
 
 // `form`: 0 of a chosen one, 1 of a rejected one, 2 of one with a label.
 void PairRows::take_single(const nlohmann::ordered_json& tree, const Ids& prompt, const Ids& ids,
-                           size_t form, const std::string& where, RowRecord& out) const {
+                           size_t form, const std::string& where, const std::string& record,
+                           RowRecord& out) const {
   require(others_ != nullptr, "a place for the answers of others");
   out.content = RowRecord::Content::ids;
   const bool desirable = form == 2 ? desirable_of(tree, where) : form == 0;
@@ -294,13 +296,13 @@ void PairRows::take_single(const nlohmann::ordered_json& tree, const Ids& prompt
     fail(ErrorCode::data, "an answer of a token at least behind the prompt",
          fmt::format("{}: none", where), "leave the record out");
   out.ids.assign(prompt.begin(), prompt.begin() + static_cast<int64_t>(before));
-  if (use_ == PairUse::mismatched && others_->where[form] == where)
+  if (use_ == PairUse::mismatched && others_->records[form] == record)
     fail(ErrorCode::data,
          "two records at least, since each prompt is compared with another's answer",
          fmt::format("{} alone", where),
          "give more records, or loss_type=apo_zero_unpaired, which compares with nothing");
   std::swap(others_->ids[form], answer);
-  others_->where[form] = where;
+  others_->records[form] = record;
   const Ids& taken = use_ == PairUse::mismatched ? answer : others_->ids[form];
   out.ids.insert(out.ids.end(), taken.begin(), taken.end());
   out.cut = static_cast<int64_t>(out.ids.size()) > max_length_;

@@ -42,7 +42,7 @@ enum class PairUse : uint8_t { answers, means, rewards, single, mismatched };
 // mismatched rows goes on from what one of single rows left of the same files.
 struct OtherAnswers {
   std::array<std::vector<int32_t>, 3> ids;
-  std::array<std::string, 3> where;
+  std::array<std::string, 3> records;  // by their place and text: a line may hold several
 };
 
 class PairRows {
@@ -68,7 +68,8 @@ class PairRows {
   void take_rewarded(const nlohmann::ordered_json& tree, const Ids& chosen, const Ids& rejected,
                      const std::string& where, RowRecord& out) const;
   void take_single(const nlohmann::ordered_json& tree, const Ids& prompt, const Ids& ids,
-                   size_t form, const std::string& where, RowRecord& out) const;
+                   size_t form, const std::string& where, const std::string& record,
+                   RowRecord& out) const;
 
   const ChatRows* chats_;
   int64_t max_length_;

@@ -61,7 +61,7 @@ grep -q '"model_max_length": 64' run1/final/tokenizer_config.json || complain 'n
 # A run that was stopped, its folder moved, its tokenizer and first folder gone.
 begin 2-a-month-later
 "$snug" tokenizer train --vocab-size 300 --output tok.json corpus.txt > log
-(timeout -s INT 2 "$snug" train "${common[@]}" memory=64MiB max_steps=1000000 logging_steps=1000 output_dir=run1 || true) > log 2>&1
+(timeout --foreground -s INT 2 "$snug" train "${common[@]}" memory=64MiB max_steps=1000000 logging_steps=1000 output_dir=run1 || true) > log 2>&1
 grep -q '^To go on: snug train run1$' log || complain "does not say how to go on: $(tail -1 log)"
 mv run1 march
 rm tok.json

@@ -78,6 +78,16 @@ std::string_view model_text() {
   return text;
 }
 
+std::string_view why_no_task(std::string_view task) {
+  return task == "orpo"  ? "which is loss_type=orpo of task=dpo here"
+         : task == "kto" ? "which is loss_type=kto of task=dpo here"
+                         : "which is not built";
+}
+
+std::string_view instead_of_task(std::string_view task) {
+  return task == "orpo" ? "task=dpo loss_type=orpo" : task == "kto" ? "task=dpo loss_type=kto" : "";
+}
+
 std::string_view pair_loss_names() {
   static const std::string text = [] {
     std::string out;

@@ -11,5 +11,8 @@ std::string_view optimizer_arguments();  // what optim_args takes
 std::string_view learning_rate_text();   // with the rates of optimizers that have one of their own
 std::string_view model_text();           // with the name of a shape of each family
 std::string_view pair_loss_names();
+// Of a task that is refused: why, and what to write instead; empty: nothing is like it.
+std::string_view why_no_task(std::string_view task);
+std::string_view instead_of_task(std::string_view task);
 
 }  // namespace snug

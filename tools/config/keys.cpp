@@ -45,11 +45,7 @@ std::vector<Key> make_keys() {
        .example = "sequence_classification",
        .choices = "auto causal_lm sft dpo reward masked_lm sequence_classification token_classification",
        .refused = "question_answering pretraining orpo kto",
-       .refused_reason = [](std::string_view task) -> std::string_view {
-         return task == "orpo"  ? "which is loss_type=orpo of task=dpo here"
-                : task == "kto" ? "which is loss_type=kto of task=dpo here"
-                                : "which is not built";
-       }},
+       .refused_reason = why_no_task, .refused_instead = instead_of_task},
       {.name = "problem_type", .section = "model", .kind = K::choice, .field = &C::problem_type,
        .doc = "what labels of a sequence are; auto: lists are multi_label_classification, one known "
               "label or numbers with a fraction regression, all else single_label_classification",

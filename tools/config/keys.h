@@ -60,6 +60,8 @@ struct Key {
   std::string_view refused_why = "which is not built";
   std::string_view (*refused_reason)(std::string_view value) = nullptr;  // where each has its own
   std::string_view refused_advice = "";                                  // empty: the first choice
+  // What to write in place of a refused value, where each has its own; empty: refused_advice.
+  std::string_view (*refused_instead)(std::string_view value) = nullptr;
 };
 
 // All keys in the order of the documentation; sections are contiguous.

@@ -238,8 +238,11 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       }
       const bool own = key.refused_reason != nullptr && node.kind == ConfigNode::Kind::scalar;
       const std::string_view why = own ? key.refused_reason(node.text) : key.refused_why;
-      config.*std::get<std::string RunConfig::*>(key.field) = to_choice(
-          node, written, words(key.choices), {words(key.refused), why, key.refused_advice});
+      const bool instead = key.refused_instead != nullptr && own;
+      std::string_view advice = instead ? key.refused_instead(node.text) : "";
+      if (advice.empty()) advice = key.refused_advice;
+      config.*std::get<std::string RunConfig::*>(key.field) =
+          to_choice(node, written, words(key.choices), {words(key.refused), why, advice});
       return;
     }
     case KeyKind::bytes: {

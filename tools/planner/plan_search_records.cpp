@@ -91,8 +91,9 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
   };
   const auto accumulation = static_cast<double>(ceil_div(rank_batch(request_), d.micro_batch));
   const double compares =
-      d.pairs.compared() && d.eval_batch > 0 ? evaluations(d) * cost_->seconds(s.at(s.find("eval")), d.eval_batch * d.T)
-                         : 0;
+      d.pairs.compared() && d.eval_batch > 0
+          ? evaluations(d) * cost_->seconds(s.at(s.find("eval")), d.eval_batch * d.T)
+          : 0;
   return judged(
       d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update") + compares);
 }

@@ -146,8 +146,12 @@ namespace {
 // Of pairs what tells whether they are learned.
 std::string preference_words(const MetricList& metrics) {
   const bool rewards = metrics.begin()->name == "accuracy";
-  if ((metrics.end() - 1)->name == "kl")
-    return fmt::format("margin {:.4f}  kl {:.4f}", metrics.at("rewards/margins"), metrics.at("kl"));
+  if ((metrics.end() - 1)->name == "kl") {
+    // Of answers that are all of one kind there is none.
+    const double margin = metrics.at("rewards/margins");
+    return (std::isnan(margin) ? std::string() : fmt::format("margin {:.4f}  ", margin)) +
+           fmt::format("kl {:.4f}", metrics.at("kl"));
+  }
   return fmt::format("accuracy {:.3f}  margin {:.4f}",
                      metrics.at(rewards ? "accuracy" : "rewards/accuracies"),
                      metrics.at(rewards ? "margin" : "rewards/margins"));

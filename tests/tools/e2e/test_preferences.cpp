@@ -273,11 +273,16 @@ TEST_F(Preferences, KtoOfOneKindGoesOn) {
                                         "save_steps=2",
                                         "eval_steps=2",
                                         "metric_for_best_model=eval_rewards/margins"};
-  w_.trained("run", with(joined(kto, {"max_steps=4"})));
+  const Outcome all = w_.trained("run", with(joined(kto, {"max_steps=4"})));
+  EXPECT_EQ(all.out.find("nan"), std::string::npos) << all.out;
   w_.trained("run", with(joined(kto, {"max_steps=6", "resume=latest"})));
   EXPECT_EQ(w_.losses("run").size(), 6u);
   const Outcome bench = run(joined({"bench", "--steps", "1", "--json", "--no-roofs"}, with(kto)));
   EXPECT_EQ(bench.code, 0) << bench.err;
+  // Records of one line are several.
+  spill(w_.path("array.json"), R"([{"prompt": "the", "completion": " cat", "label": true}, )"
+                               R"({"prompt": "a", "completion": " dog", "label": true}])");
+  w_.trained("array", with(joined(kto, {"train_data=" + w_.path("array.json"), "max_steps=1"})));
 }
 
 // What answers are compared with is of the trained weights, whether or not the kept ones were just written.
