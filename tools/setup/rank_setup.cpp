@@ -96,12 +96,21 @@ void check_running_ranks(const RunConfig& config) {
 void choose_zero(PlanRequest& r) {
   if (r.global_batch <= 0 || r.zero == 0) return;
   const auto packing = r.packed_weights;
-  for (r.zero = 1; r.zero < 3; ++r.zero) {
+  const int last = packing.value_or(WeightPacking::none) == WeightPacking::none ? 3 : 2;
+  int least = 1;
+  int64_t bytes = 0;
+  const auto take = [&](int zero) {
+    r.zero = zero;
+    r.packed_weights = zero == 3 ? WeightPacking::none : packing;
+  };
+  for (int zero = 1; zero <= last; ++zero) {
+    take(zero);
     PlanSearch search(r);
-    if (make_plan(r, search).fits) return;
+    const Plan plan = make_plan(r, search);
+    if (plan.fits) return;
+    if (zero == 1 || plan.minimum_bytes < bytes) least = zero, bytes = plan.minimum_bytes;
   }
-  if (packing.value_or(WeightPacking::none) != WeightPacking::none) r.zero = 2;
-  if (r.zero == 3) r.packed_weights = WeightPacking::none;
+  take(least);
 }
 
 void adopt_ranks(RunConfig& config, int ranks, const std::string& said) {

@@ -18,7 +18,8 @@ void settle_ranks(const RunConfig& config, PlanRequest& request);
 std::string join_ranks(const RunConfig& config, const Target& target, int ranks, Rates& rates);
 
 // zero: auto. The states are shared in any case: it takes no more traffic than sums that all keep, and
-// each updates its piece alone. Gradients and weights only where memory asks for it.
+// each updates its piece alone. Gradients and weights only where memory asks for it; where nothing fits, what
+// needs least, of which a refusal speaks.
 void choose_zero(PlanRequest& request);
 
 // Throws usage if more ranks are to run than share a machine.

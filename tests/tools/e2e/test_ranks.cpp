@@ -245,6 +245,13 @@ TEST(Ranks, APlanSaysWhatEachKeeps) {
   EXPECT_FALSE(one["decisions"].contains("ranks"));
   EXPECT_LT(zero3["categories"]["optimizer"], one["categories"]["optimizer"]);
   EXPECT_EQ(w.plan(kRanks)["decisions"]["zero"], 1) << "auto, with room for all";
+  // A refusal speaks of what needs least, whichever that is.
+  int64_t least = zero3["minimum_bytes"];
+  for (const char* zero : {"zero=1", "zero=2"})
+    least = std::min(least, w.plan(with({zero}))["minimum_bytes"].get<int64_t>());
+  const Outcome o = w.train("no", with({"memory=1MiB"}));
+  EXPECT_NE(o.err.find("memory of at least " + std::to_string(least) + " B"), std::string::npos)
+      << o.err;
 }
 
 // Under another launcher, of which each process is a rank: here a shell that sets its variables.
