@@ -102,15 +102,14 @@ void check_args(const OptimizerConfig& c, const OptimFacts& facts) {
     const OptimSetting* found = nullptr;
     for (const OptimSetting& s : facts.settings)
       if (name == s.name) found = &s;
-    if (found == nullptr)
-      refuse(known.empty()
-                 ? fmt::format("no optim_args for {}, which has no settings of its own", facts.name)
-                 : fmt::format("optim_args of {}: {}", facts.name, fmt::join(known, ", ")),
-             setting(name.c_str(), value),
-             known.empty() ? "leave optim_args out"
-                           : suggestion(name, known,
-                                        fmt::format("optim_args={}={}", known.front(),
-                                                    facts.settings[0].standard)));
+    if (found == nullptr) {
+      const std::string otherwise = known.empty() ? "leave optim_args out"
+                                                  : fmt::format("optim_args={}={}", known.front(),
+                                                                facts.settings[0].standard);
+      known.insert(known.end(), {kKahanArgument, kPercentileArgument});
+      refuse(fmt::format("optim_args of {}: {}", facts.name, fmt::join(known, ", ")),
+             setting(name.c_str(), value), suggestion(name, known, otherwise));
+    }
     if (!(value >= found->least && value < found->below && std::isfinite(value)))
       refuse(found->below == kUnbounded
                  ? fmt::format("{} of optim_args at least {}", name, found->least)

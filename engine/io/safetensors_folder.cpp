@@ -50,7 +50,9 @@ SafetensorsFolder::SafetensorsFolder(const std::string& path) : path_(path) {
         fmt::format("model.safetensors or model.safetensors.index.json in {}", path),
         pickle ? "only pytorch_model.bin, a pickle, which can run code when it is read" : "neither",
         pickle ? "save the model again with transformers, which writes safetensors"
-               : "give a model folder, a .safetensors file, or a named shape to start from");
+        : file_exists(path + "/final/model.safetensors")
+            ? path + "/final, the model of this run"
+            : "give a model folder, a .safetensors file, or a named shape to start from");
   }
 }
 

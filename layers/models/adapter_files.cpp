@@ -182,11 +182,18 @@ bool is_adapter_folder(const std::string& folder) {
          !file_exists(folder + "/model.safetensors.index.json");
 }
 
+// Of a run's folder the one in it.
+std::string adapter_instead_of(const std::string& folder) {
+  const std::string own = folder + "/final";
+  return file_exists(own + "/" + kAdapterConfig) ? own
+                                                 : "final/ of a run with peft, such as run1/final";
+}
+
 PeftConfig read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {
   const std::string path = folder + "/" + kAdapterConfig;
   if (!file_exists(path))
     fail(ErrorCode::usage, fmt::format("a folder with {} and {}", kAdapterConfig, kAdapterWeights),
-         folder, "adapter=run1/final of a run with peft");
+         folder, adapter_instead_of(folder));
   const json c = parse_json_file(path);
   require_object(c, path);
   const std::string type = get_string(c, "peft_type", path);
@@ -411,7 +418,7 @@ std::vector<std::string> load_adapter(Context& ctx, const Model& model, const st
   const std::string file = path.ends_with(".safetensors") ? path : path + "/" + kAdapterWeights;
   if (!file_exists(file))
     fail(ErrorCode::usage, fmt::format("an adapter with {}", kAdapterWeights), path,
-         "adapter=run1/final of a run with peft");
+         adapter_instead_of(path));
   const SafetensorsReader reader(file);
   check_adapter_base(reader, base);
   std::set<std::string> used;

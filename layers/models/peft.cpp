@@ -75,7 +75,9 @@ class WholePath {
       regex_ = std::make_unique<Regex>(fmt::format("\\A{}(?:{})\\z", before, pattern), key);
     } catch (const Error& e) {
       fail(ErrorCode::usage, fmt::format("names or a regular expression of modules as {}", key),
-           fmt::format("{} ({})", pattern, e.found()), fmt::format("{}=all-linear", key));
+           fmt::format("{} ({})", pattern, e.found()),
+           std::string_view(key) == "target_modules" ? "target_modules=all-linear"
+                                                     : fmt::format("leave {} out", key));
     }
   }
   bool matches(std::string_view path) {
@@ -160,7 +162,10 @@ std::vector<std::string_view> last_words(const std::vector<Module>& modules) {
   const std::vector<std::string_view> words = last_words(modules);
   const std::string list = fmt::format("{}", fmt::join(words, ", "));
   fail(ErrorCode::usage, fmt::format("{} to name linear modules of the model", key), word,
-       suggestion(word, words, fmt::format("all-linear, or some of {}", list)));
+       suggestion(
+           word, words,
+           (std::string_view(key) == "target_modules" ? "all-linear, or some of " : "some of ") +
+               list));
 }
 
 // IA3's: what makes keys and values, or all three, and the projection behind the MLP.

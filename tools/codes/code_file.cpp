@@ -26,7 +26,12 @@ std::optional<DType> coded_dtype(const SafeTensor& t) {
 std::vector<bool> chosen(const std::vector<const SafeTensor*>& all, const std::string& path,
                          const std::string& match) {
   std::optional<Regex> pattern;
-  if (!match.empty()) pattern.emplace(match, "--match");
+  try {
+    if (!match.empty()) pattern.emplace(match, "--match");
+  } catch (const Error& e) {
+    fail(ErrorCode::usage, "a regular expression over names of tensors as --match",
+         fmt::format("{} ({})", match, e.found()), "--match 'weight$'");
+  }
   RegexScratch scratch;
   std::vector<bool> out;
   int64_t floats = 0, matches = 0;

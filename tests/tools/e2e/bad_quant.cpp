@@ -119,6 +119,13 @@ std::vector<BadRow> bad_quant() {
                      "another name"),
                {kWeights}},
               {"quant", "@w.safetensors", "--codec", "nf4", "--picture", "@new.html"}),
+      follows(
+          {"a match that is no expression",
+           {"quant", "@w.safetensors", "--codec", "nf4", "--match", "("},
+           usage("a regular expression over names of tensors as --match",
+                 "( (--match: \"(\": missing closing parenthesis at byte 1)", "--match 'weight$'"),
+           {kWeights}},
+          {"quant", "@w.safetensors", "--codec", "nf4", "--match", "."}),
       follows({"a match of none",
                {"quant", "@w.safetensors", "--codec", "nf4", "--match", "bias$"},
                usage("a --match that is found in the name of a tensor",
