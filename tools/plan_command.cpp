@@ -198,9 +198,9 @@ int plan_command(const Arguments& arguments) {
   std::vector<std::string> read = {a.config_path, a.config.tokenizer};
   for (const auto& data : {a.config.train_data, a.config.eval_data})
     read.insert(read.end(), data.begin(), data.end());
-  check_output_is_not_read(picture, "--picture", read, kReportMark);
-  check_output_is_not_read(trace, "--trace", read, kTraceMark);
-  check_output_is_not_read(svg, "--svg", read, svg_mark);
+  check_output_is_no_input(picture, "--picture", read, kReportMark);
+  check_output_is_no_input(trace, "--trace", read, kTraceMark);
+  check_output_is_no_input(svg, "--svg", read, svg_mark);
   if (!scale.empty()) {
     for (const auto& [flag, given] : {std::pair{"--picture", !picture.empty()},
                                       {"--trace", !trace.empty()},

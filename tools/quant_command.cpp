@@ -161,8 +161,8 @@ int quant_command(const Arguments& arguments) {
   options.threads = static_cast<int>(threads > 0 ? threads : find_processors().threads());
   check_output_file(options.output, "--output", overwrite);
   check_output_file(picture, "--picture", overwrite, kReportMark);
-  check_output_is_not_read(options.output, "--output", paths);
-  check_output_is_not_read(picture, "--picture", paths, kReportMark);
+  check_output_is_no_input(options.output, "--output", paths);
+  check_output_is_no_input(picture, "--picture", paths, kReportMark);
   int64_t copied = 0;
   if (decode) {
     const std::vector<DecodedTensor> tensors = decode_file(paths[0], options, copied);

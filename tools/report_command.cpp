@@ -72,7 +72,7 @@ int report_command(const Arguments& arguments) {
     }
   if (output.empty()) output = folders.size() == 1 ? folders[0] + "/report.html" : "runs.html";
   check_output_file(output, "--output", overwrite, kReportMark);
-  check_output_is_not_read(output, "--output", folders, kReportMark);
+  check_output_is_no_input(output, "--output", folders, kReportMark);
   if (folders.size() == 1) {
     const ReportRun run = read_run(folders[0]);
     tell_notes(run);

@@ -37,29 +37,26 @@ void check_output_file(const std::string& path, std::string_view flag, bool over
 }
 
 void check_output_is_no_input(const std::string& path, std::string_view flag,
-                              const std::vector<std::string>& sources) {
+                              const std::vector<std::string>& sources, std::string_view mark) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return;
-  for (const CorpusFile& file : expand_corpus(sources))
-    if (std::filesystem::equivalent(file.path, path, error))
-      fail(ErrorCode::usage, fmt::format("{} as another file than what is read", flag),
-           file.path + ", which is both", "another name");
-}
-
-void check_output_is_not_read(const std::string& path, std::string_view flag,
-                              const std::vector<std::string>& read, std::string_view mark) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error) || has_mark(path, mark)) return;
-  for (const std::string& one : read) {
-    const std::filesystem::path in = std::filesystem::weakly_canonical(one, error);
-    if (one.empty() || error || !std::filesystem::exists(in, error)) continue;
-    const std::filesystem::path at = std::filesystem::weakly_canonical(path, error);
-    const auto rest = at.lexically_relative(in);
-    if (at == in ||
-        (std::filesystem::is_directory(in, error) && !rest.empty() && *rest.begin() != ".."))
-      fail(ErrorCode::usage, fmt::format("{} as another file than what is read", flag),
-           at == in ? path + ", which is both" : fmt::format("{}, which is in {}", path, one),
-           "another name");
+  if (!fs::is_regular_file(path, error) || has_mark(path, mark)) return;
+  const fs::path at = fs::weakly_canonical(path, error);
+  const auto refuse = [&](const std::string& found) {
+    fail(ErrorCode::usage, fmt::format("{} as another file than what is read", flag), found,
+         "another name");
+  };
+  for (const std::string& source : sources) {
+    if (source.empty()) continue;
+    if (!fs::exists(source, error)) {  // a pattern
+      for (const CorpusFile& file : expand_corpus({source}))
+        if (fs::equivalent(file.path, path, error)) refuse(path + ", which is both");
+      continue;
+    }
+    const fs::path rest = at.lexically_relative(fs::weakly_canonical(source, error));
+    if (rest == ".") refuse(path + ", which is both");
+    if (!rest.empty() && *rest.begin() != "..")
+      refuse(fmt::format("{}, which is in {}", path, source));
   }
 }
 

@@ -15,14 +15,9 @@ namespace snug {
 void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
                        std::string_view mark = {});
 
-// Throws usage if `path` is one of the files that `sources` (files, folders, patterns) name: what a
-// command reads is not what it replaces.
+// Throws usage if `path` is there and is one of the files that `sources` (files, folders, patterns) name, or
+// lies in one of the folders, unless it has `mark`: what a command reads is not what it replaces.
 void check_output_is_no_input(const std::string& path, std::string_view flag,
-                              const std::vector<std::string>& sources);
-
-// Throws usage if `path` is there and is one of `read`, files and folders, or lies in such a folder, unless it
-// has `mark` (above): what a command reads is not replaced by a page about it, --overwrite or not.
-void check_output_is_not_read(const std::string& path, std::string_view flag,
-                              const std::vector<std::string>& read, std::string_view mark = {});
+                              const std::vector<std::string>& sources, std::string_view mark = {});
 
 }  // namespace snug
