@@ -29,6 +29,21 @@ class Preferences : public testing::Test {
                    "max_length=24", "global_batch_size=6", "learning_rate=0.01"},
                   more);
   }
+  // A run with save_steps=5 that lost power after step 5 goes on under another policy: the same bits.
+  void expect_goes_on(const std::string& whole, const std::string& parts,
+                      const std::vector<std::string>& keys, const std::string& weights) const {
+    lose_power_after(w_, whole, parts, 5);
+    w_.trained(parts, with(joined(keys, {"resume=latest", "recompute=block"})));
+    EXPECT_EQ(w_.curve(whole), w_.curve(parts));
+    EXPECT_TRUE(slurp(w_.path(whole + "/final/" + weights)) ==
+                slurp(w_.path(parts + "/final/" + weights)));
+  }
+  // Up to the order of sums.
+  void expect_near_losses(const std::string& a, const std::string& b) const {
+    const std::vector<double> all = w_.losses(a), each = w_.losses(b);
+    ASSERT_EQ(all.size(), each.size());
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
+  }
   Workspace w_;
 };
 
@@ -96,11 +111,7 @@ TEST_F(Preferences, ResumeChangesNoBit) {
     const std::string name = loss + 10, whole = "whole_" + name, parts = "parts_" + name;
     const std::vector<std::string> more = {loss, "save_steps=5", "eval_steps=4", "logging_steps=3"};
     w_.trained(whole, with(more));
-    lose_power_after(w_, whole, parts, 5);
-    w_.trained(parts, with(joined(more, {"resume=latest", "recompute=block"})));
-    EXPECT_EQ(w_.curve(whole), w_.curve(parts));
-    EXPECT_TRUE(slurp(w_.path(whole + "/final/adapter_model.safetensors")) ==
-                slurp(w_.path(parts + "/final/adapter_model.safetensors")));
+    expect_goes_on(whole, parts, more, "adapter_model.safetensors");
     expect_planned_is_measured(w_, parts);
   }
 }
@@ -109,9 +120,7 @@ TEST_F(Preferences, ResumeChangesNoBit) {
 TEST_F(Preferences, SplitsOfAStepAreEqual) {
   w_.trained("all", with({"per_device_train_batch_size=6", "logging_steps=1"}));
   w_.trained("each", with({"per_device_train_batch_size=1", "logging_steps=1"}));
-  const std::vector<double> all = w_.losses("all"), each = w_.losses("each");
-  ASSERT_EQ(all.size(), each.size());
-  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
+  expect_near_losses("all", "each");
 }
 
 // Without a reference the whole model may learn.
@@ -146,16 +155,10 @@ TEST_F(Preferences, OrpoLearnsTheChosenAnswerToo) {
   EXPECT_TRUE(exists(w_.path("run/final/model.safetensors")));
   // A window at a time, and gone on with under another policy.
   w_.trained("each", with(joined(orpo, {"per_device_train_batch_size=1"})));
-  const std::vector<double> all = w_.losses("run"), each = w_.losses("each");
-  ASSERT_EQ(all.size(), each.size());
-  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
+  expect_near_losses("run", "each");
   const std::vector<std::string> more = joined(orpo, {"save_steps=5", "logging_steps=3"});
   w_.trained("whole", with(more));
-  lose_power_after(w_, "whole", "parts", 5);
-  w_.trained("parts", with(joined(more, {"resume=latest", "recompute=block"})));
-  EXPECT_EQ(w_.curve("whole"), w_.curve("parts"));
-  EXPECT_TRUE(slurp(w_.path("whole/final/model.safetensors")) ==
-              slurp(w_.path("parts/final/model.safetensors")));
+  expect_goes_on("whole", "parts", more, "model.safetensors");
 
   const Outcome o = run({"eval", "--model", w_.path("run/final"), "--task", "dpo", "--loss-type",
                          "orpo", "--beta", "0.5", "--data", w_.path("pairs.jsonl"), "--max-length",
@@ -216,16 +219,10 @@ TEST_F(Preferences, KtoLearnsFromSingleAnswers) {
 
   // A window at a time: what answers are compared with is the step's, not the micro-batch's.
   w_.trained("each", with(joined(kto, {"per_device_train_batch_size=1"})));
-  const std::vector<double> all = w_.losses("run"), each = w_.losses("each");
-  ASSERT_EQ(all.size(), each.size());
-  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
+  expect_near_losses("run", "each");
   const std::vector<std::string> more = joined(kto, {"save_steps=5", "logging_steps=3"});
   w_.trained("whole", with(more));
-  lose_power_after(w_, "whole", "parts", 5);
-  w_.trained("parts", with(joined(more, {"resume=latest", "recompute=block"})));
-  EXPECT_EQ(w_.curve("whole"), w_.curve("parts"));
-  EXPECT_TRUE(slurp(w_.path("whole/final/adapter_model.safetensors")) ==
-              slurp(w_.path("parts/final/adapter_model.safetensors")));
+  expect_goes_on("whole", "parts", more, "adapter_model.safetensors");
 
   const Outcome eval =
       run({"eval", "--model", w_.path("base/final"), "--adapter", w_.path("run/final"), "--task",
@@ -315,11 +312,7 @@ TEST_F(Preferences, KtoTakesPairsAndACachedReference) {
   // Its first loss is that of adapters, which have changed nothing yet.
   w_.trained("beside", with({"loss_type=kto", "max_steps=1", "logging_steps=1"}));
   EXPECT_NEAR(w_.losses("run").front(), w_.losses("beside").front(), 1e-6);
-  lose_power_after(w_, "run", "parts", 5);
-  w_.trained("parts", with(joined(whole, {"resume=latest", "recompute=block"})));
-  EXPECT_EQ(w_.curve("run"), w_.curve("parts"));
-  EXPECT_TRUE(slurp(w_.path("run/final/model.safetensors")) ==
-              slurp(w_.path("parts/final/model.safetensors")));
+  expect_goes_on("run", "parts", whole, "model.safetensors");
   w_.trained("cpu", with(joined(whole, {"max_steps=3"})));
   w_.trained("emu", with(joined(whole, {"max_steps=3", "device=emu", "cuda_graphs=on"})));
   expect_planned_is_measured(w_, "emu");
@@ -351,11 +344,7 @@ TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
   w_.trained("beside", with({"max_steps=1", "logging_steps=1"}));
   EXPECT_NEAR(w_.losses("run").front(), w_.losses("beside").front(), 1e-6);
 
-  lose_power_after(w_, "run", "parts", 5);
-  w_.trained("parts", with(joined(whole, {"resume=latest", "recompute=block"})));
-  EXPECT_EQ(w_.curve("run"), w_.curve("parts"));
-  EXPECT_TRUE(slurp(w_.path("run/final/model.safetensors")) ==
-              slurp(w_.path("parts/final/model.safetensors")));
+  expect_goes_on("run", "parts", whole, "model.safetensors");
   // A fork takes it along; without it nothing goes on.
   w_.trained("fork", with(joined(whole, {"resume=" + w_.path("run/checkpoint-5")})));
   EXPECT_TRUE(exists(w_.path("fork/reference_logps.safetensors")));
