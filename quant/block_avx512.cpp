@@ -48,7 +48,7 @@ inline __m512i go_on(__m512i entry, __m512i key, __m512i bound) {
                                _mm512_set1_epi16(1));
 }
 
-// The least of the runs of sixteen entries that a book has.
+// Whether a book has sixteen entries or fewer: the first four levels of its search have no bound.
 bool has_sixteen(const SearchLevels& levels) {
   return levels.upper[first_of_level(3)] == kNoBound >> 16;
 }

@@ -45,7 +45,7 @@ const Json& need(const Json& tree, const char* key, const std::string& where, bo
        fmt::format("{}: {}", where, keys_of(tree)), single ? kSingleSpelling : kPairSpelling);
 }
 
-// Of a single answer.
+// The label of a single answer.
 bool desirable_of(const Json& tree, const std::string& where) {
   const Json& label = need(tree, "label", where, true);
   if (label.is_boolean()) return label.get<bool>();

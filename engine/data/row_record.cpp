@@ -359,14 +359,14 @@ QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
                          record.where = where;
                          Keys keys(object, where);
                          if (options.pairs) {
-                           for (int row = 1; row < options.pairs->rows(object); ++row) {
-                             RowRecord first;
-                             first.where = where;
-                             options.pairs->read(object, text, where, first, row - 1);
-                             each(first);
+                           const int last = options.pairs->rows(object) - 1;
+                           for (int row = 0; row < last; ++row) {
+                             RowRecord other;
+                             other.where = where;
+                             options.pairs->read(object, text, where, other, row);
+                             each(other);
                            }
-                           options.pairs->read(object, text, where, record,
-                                               options.pairs->rows(object) - 1);
+                           options.pairs->read(object, text, where, record, last);
                          } else if (const json* ids = keys.find({"input_ids"}))
                            read_ids(keys, *ids, options, record);
                          else if (options.chat)
