@@ -145,6 +145,7 @@ int eval_choices(EvalArguments& a) {
   if (a.config.max_eval_samples > 0 &&
       a.config.max_eval_samples < static_cast<int64_t>(questions.size()))
     questions.resize(static_cast<size_t>(a.config.max_eval_samples));
+  int64_t most = a.length;  // tokens of a choice
   Inference in = open_inference(
       a.options,
       [&](const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer, InferenceOptions& o) {
@@ -152,13 +153,13 @@ int eval_choices(EvalArguments& a) {
           fail(ErrorCode::usage, fmt::format("a tokenizer in {} for --choices", a.options.model),
                "none", "copy the tokenizer's files into the model's folder");
         if (a.length > 0) check_length(a.length, 1, spec.P);
-        const int64_t most = a.length > 0 ? a.length : spec.P;
+        if (most == 0) most = spec.P;
         // As long as the longest question needs: one that is shorter costs as much.
         o.T = std::min(most, longest_question(*tokenizer, questions, most, a.choices));
         o.eval_batch = 1;
       });
   const double started = monotonic_seconds();
-  const ChoiceResult r = score_questions(*in.session, *in.tokenizer, questions, a.choices);
+  const ChoiceResult r = score_questions(*in.session, *in.tokenizer, questions, most, a.choices);
   const double seconds = monotonic_seconds() - started;
   if (a.json) {
     nlohmann::json scores = nlohmann::json::array();
