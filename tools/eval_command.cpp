@@ -76,11 +76,15 @@ int eval_text(EvalArguments& a) {
                    : evaluate_samples(*in.session, data, data.eval_samples);
   check_finite(r, a.options.model);
   if (a.json) {
-    nlohmann::json j = {
-        {"loss", r.loss},       {"perplexity", std::exp(r.loss)},
-        {"tokens", r.tokens},   {"samples", data.eval_samples},
-        {"max_length", T},      {"packing_boundaries", a.options.packing_boundaries},
-        {"seconds", r.seconds}, {"engine_bytes", in.plan.engine_bytes}};
+    nlohmann::json j = {{"data", data.text},
+                        {"loss", r.loss},
+                        {"perplexity", std::exp(r.loss)},
+                        {"tokens", r.tokens},
+                        {"samples", data.eval_samples},
+                        {"max_length", T},
+                        {"packing_boundaries", a.options.packing_boundaries},
+                        {"seconds", r.seconds},
+                        {"engine_bytes", in.plan.engine_bytes}};
     if (a.stride > 0) {
       j["stride"] = a.stride;
       j.erase("samples");
@@ -116,6 +120,7 @@ int eval_rows(EvalArguments& a) {
          "and simpo have none.\n");
   if (a.json) {
     nlohmann::json j = {{"task", pairs ? a.config.task : to_string(spec.head)},
+                        {"data", r.rows->text()},
                         {"loss", result.loss},
                         {pairs ? r.rows->pairs().nouns() : "rows", rows},
                         {"max_length", r.in.plan.decisions.T},

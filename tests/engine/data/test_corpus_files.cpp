@@ -143,6 +143,9 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
   EXPECT_EQ(
       expand({"r/final/merges.txt", "m/*.txt", "tok"}),
       (Strings{"r/final/merges.txt", "m/readme.txt", "tok/merges.txt", "tok/tokenizer.json"}));
+  for (const char* name : {"m", "r", "kept", "old", "lora"})
+    EXPECT_ERROR(expand({name}), ErrorCode::data, "a folder of texts, " + (tmp_ / name),
+                 "a run or a model", "name the files");
   EXPECT_EQ(expand({"r/*.txt"}), (Strings{"r/log.txt"}));
   fs::create_directory_symlink(tmp_ / "x/planned", tmp_ / "link");
   EXPECT_EQ(expand({""}), mine);
