@@ -121,7 +121,7 @@ void set_permissions(RunConfig& config, const ConfigNode& node) {
   }
   const bool empty = node.kind == ConfigNode::Kind::list && node.items.empty();
   if (empty) return;
-  for (std::string& name : to_texts(node, "allow", "allow=[micro_batch]")) {
+  for (std::string& name : to_names(node, "allow", "allow=[micro_batch]")) {
     const auto at = std::find(known.begin(), known.end(), name);
     const std::string expected = fmt::format("allow with names among {}", fmt::join(built, ", "));
     const std::string found = fmt::format("\"{}\" ({})", name, node.where);
@@ -140,7 +140,7 @@ void set_reports(RunConfig& config, const Key& key, const ConfigNode& node) {
   const std::vector<std::string_view> known = words(key.choices), refused = words(key.refused);
   std::vector<std::string> names;
   if (node.kind == ConfigNode::Kind::list && node.items.empty()) names.emplace_back("none");
-  if (names.empty()) names = to_texts(node, "report_to", "report_to=tensorboard");
+  if (names.empty()) names = to_names(node, "report_to", "report_to=tensorboard");
   for (const std::string& name : names) {
     const std::string expected = fmt::format("report_to as {}", fmt::join(known, ", "));
     const std::string found = fmt::format("\"{}\" ({})", name, node.where);
