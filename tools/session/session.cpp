@@ -477,7 +477,10 @@ void Session::micro(bool first_of_window) {
       gradient_norm_reset(ctx_, state_);
       clip(ctx_, state_, 0);
     }
-    model_.train_step(ctx_, rt, *train_pass_, batch(used), head_rows(B, used));
+    const ModelBatch given = batch(used);
+    Tensor x = model_.forward(ctx_, rt, *train_pass_, given, PassMode::train);
+    Tensor dx = model_.loss(ctx_, rt, *train_pass_, given, head_rows(B, used), std::move(x));
+    model_.backward(ctx_, rt, *train_pass_, std::move(dx));
     stores_->end(ctx_);
   });
   device_ahead_ = true;
