@@ -288,7 +288,9 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
       if (!file_exists(source))
         fail(ErrorCode::data, fmt::format("a file, folder or pattern '{}'", source),
              fs::exists(source, ignored) ? "a device, pipe or socket" : "nothing of that name",
-             "check the path; relative paths start at the current folder");
+             source.find(',') != std::string::npos
+                 ? "several are a list: [a.txt, b.txt]"
+                 : "check the path; relative paths start at the current folder");
       add(source, true);
     } else {
       std::set<std::string> files = glob(source, passed);

@@ -159,6 +159,8 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
 
 TEST_F(CorpusFiles, MissingSourcesAreErrors) {
   EXPECT_ERROR(expand_corpus({}), ErrorCode::data, "training text", "an empty list", "train_data");
+  EXPECT_ERROR(expand({"a.txt,b.txt"}), ErrorCode::data, tmp_ / "a.txt,b.txt",
+               "nothing of that name", "several are a list: [a.txt, b.txt]");
   EXPECT_ERROR(expand({"no.txt"}), ErrorCode::data, tmp_ / "no.txt", "nothing of that name",
                "path");
   EXPECT_ERROR(expand({"*.txt"}), ErrorCode::data, "match '" + tmp_.path(), "none", "**");
