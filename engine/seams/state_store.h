@@ -71,7 +71,7 @@ class StateStore {
   // `first` on; it then begins a block.
   virtual View stored(int k, int64_t first) const = 0;
   virtual View stored_scales(int /*k*/, int64_t /*first*/) const { return {}; }
-  // Whether that is here to be written; else it is another rank's.
+  // Whether that is here; else it is another rank's, and the views above have no data.
   virtual bool keeps(int64_t /*first*/) const { return true; }
 };
 

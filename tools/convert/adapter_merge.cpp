@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "engine/io/safetensors_pieces.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/weights.h"
 
@@ -33,7 +34,7 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
   const PeftModel peft = resolve_peft(spec, read_adapter_config(folder, notes));
   const Model model(spec, parse_precision("fp32"), peft.frozen, peft.adapters);
   const std::string path = folder + "/" + kAdapterWeights;
-  if (!file_exists(path))
+  if (!safetensors_there(path))
     fail(ErrorCode::usage, fmt::format("an adapter with {}", kAdapterWeights), folder,
          "--adapter run1/final of a run with peft");
   file_ = std::make_unique<SafetensorsReader>(path);

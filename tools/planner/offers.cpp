@@ -261,7 +261,7 @@ const Row kRows[] = {
      Effect::order},
     // Without clipping backward may consume the gradients.
     {[](PlanRequest& r) -> std::string {
-       if (r.max_grad_norm == 0 || r.ranks > 1) return "";
+       if (r.max_grad_norm == 0) return "";
        r.max_grad_norm = 0;
        return "max_grad_norm=0";
      },

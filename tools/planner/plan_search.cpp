@@ -73,7 +73,7 @@ std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
   const PlanRequest& r = request_;
   // In backward nothing is known of the norm of all gradients, nor of a later micro-step.
   const bool in_backward = r.global_batch > 0 && r.rows == 0 && r.max_grad_norm == 0 &&
-                           r.ranks == 1 && micro >= r.global_batch &&
+                           micro * r.ranks >= r.global_batch &&
                            !r.model->precision().loss_scaling();
   std::vector<Gradients> list;
   for (const DType t : {DType::f32, DType::bf16}) {

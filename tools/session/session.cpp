@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/kernels.h"
+#include "layers/models/piece_weights.h"
 #include "layers/models/recompute.h"
 #include "layers/ops/cache_rows.h"
 #include "optim/clip.h"
@@ -196,7 +197,11 @@ void Session::make_residents() {
   stores_ = std::make_unique<Stores>(
       ctx_, table, store_policy(),
       [this](Context& ctx, const UpdateTargets& targets, const Stores::Complete& c) {
-        gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
+        // Of ranks span by span: all of them plan the same ones.
+        for (const StateSpan& s : comm_ ? c.spans : std::span<const StateSpan>())
+          sum_of_squares_and_finite(ctx, c.gradients.rows(s.offset - c.first, s.elements), state_,
+                                    s.offset);
+        if (!comm_) gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
         optimizer_->update(ctx, targets, stores_->states(), state_, c.windows);
       });
   if (d.packed_weights != WeightPacking::none)
@@ -232,11 +237,8 @@ void Session::make_residents() {
 // A parameter that is turned in files is read as a whole before it is.
 void Session::make_save_room() {
   const int64_t bytes = turned_bytes(model_);
-  if (decisions_.save_ring <= 0 || bytes == 0 || !(ctx_.by_kernels() || in_pieces())) return;
-  const Name name("save.turned");
-  host_.turned = ctx_.by_kernels()
-                     ? ctx_.host_tensor(name, {bytes / 4}, DType::f32)
-                     : ctx_.tensor(name, {bytes / 4}, DType::f32, Category::workspace);
+  if (decisions_.save_ring > 0 && bytes > 0 && ctx_.by_kernels())
+    host_.turned = ctx_.host_tensor(Name("save.turned"), {bytes / 4}, DType::f32);
 }
 
 void Session::make_head_batch(int64_t B) {
@@ -494,7 +496,7 @@ void Session::update() {
     for (int i = 0; i < model_.params().size(); ++i) gate->pass(i);
   ctx_.repeat(schedule_, update_, [&] {
     if (stores_->updates_in_backward()) {
-      stores_->finish(ctx_);
+      stores_->finish(ctx_, state_);
     } else {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
@@ -581,15 +583,19 @@ void Session::fork() {
   });
 }
 
-void Session::save_model(const std::string& path, const SafetensorsLayout& layout) {
+void Session::save_model(const std::string& path, const SafetensorsLayout& layout,
+                         const std::string& pieces) {
   static const Name kStaging("save.staging");
   ctx_.program(schedule_, save_, [&] {
     const int64_t bytes = save_staging_bytes(model_);
-    const int64_t more = ctx_.by_kernels() || in_pieces() ? turned_bytes(model_) : 0;
+    const int64_t more = ctx_.by_kernels() ? turned_bytes(model_) : 0;
     const Tensor staging =
         ctx_.by_kernels() ? ctx_.host_tensor(kStaging, {bytes + more}, DType::u8)
                           : ctx_.tensor(kStaging, {bytes + more}, DType::u8, Category::workspace);
-    save_weights(ctx_, model_, layout, resting(), staging, path);
+    if (pieces.empty())
+      save_weights(ctx_, model_, layout, resting(), staging, path);
+    else
+      join_weights(ctx_, layout, pieces, staging, path);
   });
 }
 

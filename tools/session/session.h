@@ -249,7 +249,9 @@ class Session : private CodeSink {
   int64_t reusable(int64_t same, int64_t written) const { return cache_.reusable(same, written); }
   void decode();  // feeds next_token() at state().position: logits() of every row
   void fork();    // copies the cache up to state().position as sources() say
-  void save_model(const std::string& path, const SafetensorsLayout& layout);
+  // From where the weights rest, or put together from the pieces that ranks wrote of that file.
+  void save_model(const std::string& path, const SafetensorsLayout& layout,
+                  const std::string& pieces = "");
 
   // Starts a window: sums and counts to zero.
   void begin_window(uint64_t seed, int64_t step, int64_t trained_tokens);
@@ -268,10 +270,6 @@ class Session : private CodeSink {
   void send_state();
   void send_batch();
   void make_host_side();
-  // Whether parameters rest in pieces that no file has them in.
-  bool in_pieces() const {
-    return decisions_.zero == 3 || (decisions_.zero > 0 && model_.precision().separate_master());
-  }
   // What is in use of B planned windows, and no more for the next program.
   Extent used(int64_t B);
   int64_t head_rows(int64_t B, const Extent& used) const;

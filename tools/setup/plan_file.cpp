@@ -115,7 +115,7 @@ PlanFacts read_made_for(const nlohmann::json& plan, const std::string& path) {
 
 void check_update(const Decisions& d, const PlanRequest& r, const std::string& path) {
   if (d.update_in_backward && (r.max_grad_norm > 0 || r.model->precision().loss_scaling() ||
-                               d.micro_batch < r.global_batch))
+                               d.micro_batch * r.ranks < r.global_batch))
     fail(ErrorCode::data,
          fmt::format("update {} for max_grad_norm above 0, loss scaling or several micro-steps in "
                      "{} / decisions",

@@ -139,21 +139,14 @@ void TrainRun::save() {
   require_own_output();
   if (saved_step_ == at_.step) return;
   session_->keep_weights();
-  // Weights that move between steps move outside of any collective: nobody reads another's shard before
-  // all have moved theirs, or moves on before the gate of the checkpoint stands.
-  const bool moves = session_->optimizer().keeps_others();
-  if (moves) meet("the weights to keep");
   if (checkpoints_) tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
     at_.best_saved_metric = evaluated_metric_;
     at_.best_saved_step = at_.step;
   }
-  if (!checkpoints_) {  // rank 0 writes it of all
-    saved_step_ = at_.step;
-    if (moves) meet("a checkpoint that began");
-    return;
-  }
+  saved_step_ = at_.step;
+  if (!checkpoints_) return;  // rank 0 has all of it
   RunPosition position = at_;
   position.elapsed += monotonic_seconds() - started_;
   log_->sync();          // milliseconds on a disk
@@ -163,8 +156,6 @@ void TrainRun::save() {
                         add_model_files(f, setup_.model->precision().master);
                         write_state(f);
                       });
-  saved_step_ = at_.step;
-  if (moves) meet("a checkpoint that began");
   tell_saved(checkpoints_->poll());  // without a background it is there
 }
 
@@ -183,15 +174,27 @@ std::string TrainRun::save_and_wait() {
 
 void TrainRun::write_final() {
   require_own_output();
-  const std::string path = config().output_dir + "/final", folder = path + ".tmp";
+  const std::string path = lead_dir_ + "/final", folder = path + ".tmp";
   std::error_code error;
-  fs::remove_all(folder, error);
-  // Not with its parents: a new output_dir would look like a run without its checkpoints.
-  fs::create_directory(folder, error);
+  if (leads()) {
+    fs::remove_all(folder, error);
+    // Not with its parents: a new output_dir would look like a run without its checkpoints.
+    fs::create_directory(folder, error);
+  }
   if (error)
     fail(ErrorCode::device, fmt::format("to create {}", folder), error.message(),
          "free disk space");
-  session_->save_model(folder + "/" + weights_file(*setup_.model), *final_layout_);
+  // Each rank's pieces, which rank 0 then puts together.
+  const bool pieces = checkpoints_ && checkpoints_->in_pieces();
+  if (pieces) {
+    meet("the folder of final/");
+    checkpoints_->write_weights(folder);
+    meet("the weights of final/");
+  }
+  if (!leads()) return;
+  const std::string file = folder + "/" + weights_file(*setup_.model);
+  session_->save_model(file, *final_layout_, pieces ? file : "");
+  if (pieces) checkpoints_->remove_pieces(folder);
   add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
   write_json_file(folder + "/" + kFinalFacts,
                   {{"step", weights_replaced_ ? at_.best_saved_step : at_.step}});
