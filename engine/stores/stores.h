@@ -42,6 +42,7 @@ struct StorePolicy {
   bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states;
                                     // and codes of those that rest in codes
   bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
+  bool update_on_host = false;      // offloaded_states.h: with offload_states, offload_gradients
   // Ranks that share the work; null: one. With some, nothing rests with the host.
   Comm* comm = nullptr;
   // What each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights

@@ -182,6 +182,7 @@ StorePolicy Session::store_policy() const {
           .offload_states = d.offload_optimizer,
           .offload_weights = d.offload_params,
           .offload_gradients = d.offload_gradients,
+          .update_on_host = d.update_on_host,
           .comm = comm_,
           .zero = d.zero};
 }
@@ -231,6 +232,7 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
+  if (d.update_on_host && !ctx_.by_kernels()) host_.state = twin("host.step_state", state_);
   make_save_room();
 }
 
@@ -501,7 +503,7 @@ void Session::update() {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      optimizer_->update(ctx_, stores_->targets(), stores_->states(), state_);
+      optimizer_->update(ctx_, stores_->targets(), stores_->states(), update_state());
       stores_->share(ctx_);
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
@@ -524,7 +526,7 @@ void Session::move_weights(WeightsMove where) {
     send_state();
   }
   ctx_.program(schedule_, where == WeightsMove::to_kept ? to_kept_ : to_trained_, [&] {
-    optimizer_->move(ctx_, stores_->targets(), stores_->states(), state_, where);
+    optimizer_->move(ctx_, stores_->targets(), stores_->states(), update_state(), where);
     stores_->share(ctx_);
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
   });
