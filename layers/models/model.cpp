@@ -50,10 +50,13 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
   }
   embedding_->derive(params_);
   const auto expect_adapters = [&] {
-    for (const auto& [layer, adapter] : adapters_)
-      require(params_.find(adapter.kind == AdapterKind::ia3 ? adapter_scale_name(layer, adapter, 0)
-                                                            : adapter_a_name(layer)) >= 0,
-              "a linear layer for every adapter");
+    for (const auto& [layer, adapter] : adapters_) {
+      const int weight = params_.find(layer + ".weight");
+      require(weight >= 0, "a linear layer for every adapter");
+      const Shape& shape = params_[weight].shape;
+      for (const AdapterParam& p : adapter.kind->params({layer, "", &adapter, shape[1], shape[0]}))
+        require(params_.find(p.name) >= 0, "the adapter of a layer");
+    }
   };
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_, adapters_);

@@ -1,0 +1,11 @@
+// The rows of kinds.h: one file each.
+#pragma once
+
+#include "layers/adapters/kinds.h"
+
+namespace snug {
+
+const AdapterMethod& lora_method();
+const AdapterMethod& ia3_method();
+
+}  // namespace snug
