@@ -9,7 +9,7 @@
 namespace snug {
 
 std::span<const AdapterMethod* const> adapter_methods() {
-  static const std::array rows = {&lora_method(), &ia3_method()};
+  static const std::array rows = {&lora_method(), &ia3_method(), &vera_method(), &miss_method()};
   return rows;
 }
 
@@ -62,6 +62,10 @@ const AdapterMethod* find_peft_word(std::string_view word) {
   for (const AdapterMethod* row : adapter_methods())
     if (has_word(row->words, word)) return row;
   return nullptr;
+}
+
+bool is_shared_adapter_name(std::string_view param) {
+  return param.starts_with("adapter.");
 }
 
 bool is_adapter_name(std::string_view param) {

@@ -54,8 +54,10 @@ struct AdapterMethod {
   // Scales keys, values and what the MLP's last layer reads without target_modules; else queries and
   // values have an adapter then.
   bool scales = false;
-  bool ranked = true;  // has a rank, at most...
-  bool square = true;  // ... the smaller width of its module; else what it reads
+  bool ranked = true;   // has a rank, at most...
+  bool square = true;   // ... the smaller width of its module; else what it reads
+  bool bounded = true;  // else of any size
+  bool tables = false;  // may be of a table of embeddings too
   const AdapterKind& (*kind)(const PeftConfig& config) = nullptr;
   // Of a module, whose rank and alpha are known (rank_pattern, alpha_pattern): its piece and what of its
   // layer's adapter it says.
@@ -76,6 +78,8 @@ const AdapterMethod* find_peft_type(std::string_view type);
 const AdapterMethod* find_peft_word(std::string_view word);
 // Whether a parameter is an adapter's.
 bool is_adapter_name(std::string_view param);
+// Of these, one of all layers together, which no file holds.
+bool is_shared_adapter_name(std::string_view param);
 // Whether a list separated by spaces has a word.
 bool has_word(std::string_view list, std::string_view word);
 // Its words as a sentence has them: a, b or c.

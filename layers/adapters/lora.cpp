@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "layers/adapters/embedding_lora.h"
 #include "layers/adapters/first_weights.h"
 #include "layers/adapters/rows.h"
 #include "layers/adapters/scaled_linear.h"
@@ -22,7 +23,10 @@ MergedModule merged_low_rank(const AdaptedLayer& layer, size_t k, const TensorVa
 class Lora : public AdapterKind {
  public:
   std::vector<AdapterParam> params(const AdaptedLayer& layer) const override {
-    return low_rank_params(layer, false);
+    return layer.adapter->table ? embedding_lora_params(layer) : low_rank_params(layer, false);
+  }
+  std::shared_ptr<const AdapterSum> table_sum(Wiring& w, const AdaptedLayer& layer) const override {
+    return embedding_lora(w, layer);
   }
   std::shared_ptr<const AdapterSum> sum(Wiring& w, const AdaptedLayer& layer,
                                         int x) const override {
@@ -30,6 +34,7 @@ class Lora : public AdapterKind {
   }
   MergedModule merged(const AdaptedLayer& layer, size_t k,
                       const TensorValues& values) const override {
+    if (layer.adapter->table) return merged_embedding_lora(layer, values);
     return merged_low_rank(layer, k, values);
   }
 };
@@ -81,6 +86,7 @@ void settle_lora(const PeftConfig& config, double alpha, AdapterPiece& piece,
   const auto r = static_cast<double>(piece.rank);
   piece.scale = static_cast<float>(alpha / (config.use_rslora ? std::sqrt(r) : r));
   adapter.init = config.init == "gaussian" ? Init::normal : Init::uniform;
+  adapter.first_trained = !config.freeze_a;
   adapter.first_way = find_first_way(config.init);
   adapter.rounds = pissa_rounds(config.init);
 }
@@ -91,13 +97,14 @@ const AdapterMethod& lora_method() {
   using C = PeftConfig;
   static const AdapterMethod row{
       .name = "lora",
-      .words = "lora qlora dora",
+      .words = "lora qlora dora lora_fa",
       .type = "LORA",
       .title = "LoRA",
       .doc =
           "lora, matrices of a low rank beside those of its linear layers; qlora, the same of all "
           "of them, over "
-          "weights in 4 bits; dora, lora with use_dora",
+          "weights in 4 bits; dora, lora with use_dora; "
+          "lora_fa, lora whose A stays as it is drawn",
       .fields = {{"r", "lora_r", &C::r, 1, 1 << 20},
                  {"lora_alpha", "lora_alpha", &C::lora_alpha, -1e12},
                  {"lora_dropout", "lora_dropout", &C::lora_dropout, 0, 1},
@@ -121,7 +128,8 @@ const AdapterMethod& lora_method() {
       .constants = {{"lora_bias", "false"},
                     {"layers_pattern", "null"},
                     {"layer_replication", "null"}},
-      .markers = {".lora_A.", ".lora_B.", ".lora_magnitude_vector"},
+      .markers = {".lora_A.", ".lora_B.", ".lora_magnitude_vector", ".lora_embedding_"},
+      .tables = true,
       .kind = [](const C& c) -> const AdapterKind& {
         if (c.use_dora) return kDora;
         return kLora;
@@ -129,8 +137,9 @@ const AdapterMethod& lora_method() {
       .settle = settle_lora,
       .text =
           [](const C& c) {
-            return fmt::format("lora r {} alpha {} dropout {}{}", c.r, c.lora_alpha, c.lora_dropout,
-                               find_first_way(c.init) ? " of " + c.init : "");
+            return fmt::format(
+                "lora r {} alpha {} dropout {}{}", c.r, c.lora_alpha, c.lora_dropout,
+                (find_first_way(c.init) ? " of " + c.init : "") + (c.freeze_a ? " fa" : ""));
           }};
   return row;
 }

@@ -79,6 +79,7 @@ std::vector<AdapterParam> low_rank_params(const AdaptedLayer& layer, bool magnit
                  .init = adapter.init};
   // PEFT's "true" is the uniform distribution of torch.nn.Linear, its "gaussian" N(0, 1/r).
   const int64_t r = adapter.pieces.front().rank;
+  a.trained = adapter.first_trained;
   a.init_std = adapter.init == Init::normal ? 1.0f / static_cast<float>(r)
                                             : 1.0f / std::sqrt(static_cast<float>(layer.in));
   list.push_back(std::move(a));
@@ -148,8 +149,8 @@ std::shared_ptr<LowRank> add_low_rank(Wiring& w, const AdaptedLayer& layer, int 
       continue;
     }
     require(piece.rank > 0, "a rank");
-    up->pieces.push_back({index, piece.row, col, piece.scale / d_of.scale, -1, piece.rows,
-                          piece.rank, piece.scale});
+    up->pieces.push_back(
+        {index, piece.row, col, piece.scale / d_of.scale, -1, piece.rows, piece.rank, piece.scale});
     up->params.push_back(index);
     col += piece.rank;
     up->rows += piece.rows;
@@ -174,9 +175,8 @@ std::shared_ptr<LowRank> add_low_rank(Wiring& w, const AdaptedLayer& layer, int 
 
 void LowRank::forward(Context& ctx, Pass& p, const View& y) const {
   if (!p.environment<Runtime>().adapters) return;
-  with_b(ctx, p.environment<Runtime>(), [&](const View& b) {
-    matmul(ctx, y, p.view(u), b, {.transpose_b = true, .add = true});
-  });
+  with_b(ctx, p.environment<Runtime>(),
+         [&](const View& b) { matmul(ctx, y, p.view(u), b, {.transpose_b = true, .add = true}); });
 }
 
 void LowRank::backward(Context& ctx, Pass& p, const View& dy) const {

@@ -7,5 +7,7 @@ namespace snug {
 
 const AdapterMethod& lora_method();
 const AdapterMethod& ia3_method();
+const AdapterMethod& vera_method();
+const AdapterMethod& miss_method();
 
 }  // namespace snug

@@ -201,8 +201,8 @@ int scaled_linear(Wiring& w, const AdaptedLayer& layer, const char* slot,
   d.out = layer.out;
   d.v = w.rows(stage + "_unscaled", layer.out);
   if (d.dora())
-    d.norms = w.body.add_slot({join(w.name, stage + "_norms"), w.dtype,
-                               Category::activations, [out = layer.out](Dims) { return Shape{out}; }});
+    d.norms = w.body.add_slot({join(w.name, stage + "_norms"), w.dtype, Category::activations,
+                               [out = layer.out](Dims) { return Shape{out}; }});
   d.y = w.rows(slot, layer.out);
   d.g = join(w.name, own + "_g");
   d.dg = join(w.name, own + "_dg");

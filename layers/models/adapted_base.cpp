@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/core/error.h"
+#include "layers/adapters/kinds.h"
 #include "layers/adapters/low_rank.h"
 #include "layers/models/peft.h"
 #include "quant/weight_codes.h"
@@ -104,7 +105,24 @@ const SafeTensor& AdaptedBase::base(int param, size_t piece, const FilePiece& of
   return made.tensor;
 }
 
-const std::vector<float>* AdaptedBase::first(int param) const {
+void AdaptedBase::add_shared() {
+  for (const AdapterKind* kind : kinds_of(model_.adapters())) {
+    const std::vector<AdaptedLayer> layers = layers_of(model_.adapters(), *kind);
+    std::vector<std::vector<float>> values = kind->shared_values(layers);
+    const std::vector<AdapterParam> params = kind->shared(layers);
+    for (size_t i = 0; i < params.size(); ++i)
+      first_[model_.params().find(params[i].name)] = std::move(values[i]);
+  }
+}
+
+const std::vector<float>* AdaptedBase::first(int param) {
+  const std::string name = model_.params()[param].name.str();
+  if (is_adapter_name(name) && !is_shared_adapter_name(name) && !first_.contains(param)) {
+    const PlacedParam placed = adapter_param_of(model_, name);
+    std::vector<float> values =
+        placed.layer.adapter->kind->first_values(placed.layer, placed.param);
+    if (!values.empty()) first_[param] = std::move(values);
+  }
   const auto found = first_.find(param);
   return found == first_.end() ? nullptr : &found->second;
 }

@@ -23,7 +23,7 @@ FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<f
 
 class AdaptedBase {
  public:
-  AdaptedBase(const Model& model, int threads) : model_(model), threads_(threads) {}
+  AdaptedBase(const Model& model, int threads) : model_(model), threads_(threads) { add_shared(); }
 
   // Whether the base's tensor `piece` of a parameter is one that an adapter is made of.
   bool takes(int param, size_t piece) const;
@@ -32,11 +32,12 @@ class AdaptedBase {
                          const SafeTensor& plain);
   void clear() { made_.clear(); }
   // What a parameter of the adapter begins as, once the weight before it was read; null: drawn.
-  const std::vector<float>* first(int param) const;
+  const std::vector<float>* first(int param);
 
  private:
   const Model& model_;
   int threads_;
+  void add_shared();
   std::map<int, std::vector<float>> first_;
   struct Made {
     std::vector<float> values;

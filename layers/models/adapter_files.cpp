@@ -24,7 +24,8 @@ std::string without_end(const std::string& name) {
 
 bool is_saved(const Model& model, int param) {
   return model.adapters().empty() || model.params()[param].trainable ||
-         is_adapter_name(model.params()[param].name.view());
+         (is_adapter_name(model.params()[param].name.view()) &&
+          !is_shared_adapter_name(model.params()[param].name.view()));
 }
 
 const char* weights_file(const Model& model) {
@@ -124,6 +125,31 @@ void check_adapter_base(const SafetensorsReader& file, const std::string& base) 
        fmt::format("another one, weights {}", base), "the model folder that it was trained on");
 }
 
+namespace {
+
+// Matrices of all layers follow from a seed; of a file that has them too they are to be the same.
+void check_shared(const SafetensorsReader& file, const Model& model, std::set<std::string>& used) {
+  for (const AdapterKind* kind : kinds_of(model.adapters())) {
+    const std::vector<AdaptedLayer> layers = layers_of(model.adapters(), *kind);
+    const std::vector<AdapterParam> params = kind->shared(layers);
+    const std::vector<std::vector<float>> values = kind->shared_values(layers);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const SafeTensor* const t =
+          file.find("base_model." + params[i].name.substr(params[i].name.find('.') + 1));
+      if (!t) continue;
+      used.insert(t->name);
+      std::vector<float> theirs(static_cast<size_t>(t->elements()));
+      if (convertible(t->dtype)) convert(t->dtype, t->data, t->elements(), theirs.data());
+      if (theirs != values[i])
+        fail(ErrorCode::unsupported,
+             fmt::format("{} of {} as its projection_prng_key draws it", t->name, file.path()),
+             "another matrix", "an adapter whose config.json has the key that it was made with");
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> load_adapter(Context& ctx, const Model& model, const std::string& path,
                                       const RestingWeights& weights, const std::string& base) {
   const std::string file = path.ends_with(".safetensors") ? path : path + "/" + kAdapterWeights;
@@ -146,6 +172,7 @@ std::vector<std::string> load_adapter(Context& ctx, const Model& model, const st
         return parts;
       },
       weights, file);
+  check_shared(reader, model, used);
   std::vector<std::string> warnings;
   for (const SafeTensor& t : reader.tensors())
     if (!used.contains(t.name))

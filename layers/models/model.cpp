@@ -33,7 +33,10 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
       n_lse_("head.lse"),
       scope_embedding_("embedding"),
       scope_head_("head") {
-  embedding_.emplace(spec_, precision, params_);
+  embedding_.emplace(spec_, precision, params_, adapters_);
+  for (const AdapterKind* kind : kinds_of(adapters_))
+    for (const AdapterParam& p : kind->shared(layers_of(adapters_, *kind)))
+      params_.add({.name = Name(p.name), .shape = p.shape, .trainable = false});
   for (int64_t l = 0; l < spec.L; ++l) {
     blocks_.push_back(std::make_unique<Block>(spec_, precision, l, params_, adapters_));
     n_cache_k_.push_back(join(blocks_.back()->name(), "cache_k"));

@@ -29,6 +29,7 @@ struct Module {
   AdapterPiece piece;
   int64_t in = 0;
   bool transposed = false;  // in its file
+  bool table = false;       // of embeddings
   std::string last() const { return path.substr(path.rfind('.') + 1); }
 };
 
@@ -60,6 +61,23 @@ std::vector<Module> linear_modules(const Model& model, const Family& family) {
     }
   }
   return list;
+}
+
+// The table of tokens.
+std::vector<Module> embedding_modules(const Model& model, const Family& family) {
+  const int i = model.params().find(std::string(family.embedding));
+  const ParamInfo& p = model.params()[i];
+  const FilePiece piece = family.pieces(p, model.spec()).front();
+  Module m{.path = module_of(piece.names.front()),
+           .layer = module_of(p.name.view()),
+           .number = -1,
+           .piece = {},
+           .in = p.shape[1],
+           .transposed = false,
+           .table = true};
+  m.piece.name = m.last();
+  m.piece.rows = p.rows;
+  return {m};
 }
 
 bool is_path_end(std::string_view path, std::string_view name) {
@@ -225,6 +243,18 @@ void check_rank(const Module& m, int64_t r, bool square) {
          std::to_string(r), fmt::format("lora_r={}", std::min<int64_t>(8, most)));
 }
 
+// What adapters of tables have not, as PEFT's have not.
+void check_table(const PeftConfig& config, const LinearAdapter& adapter, const Module& m) {
+  if (config.use_dora || config.freeze_a || adapter.first_way)
+    fail(ErrorCode::unsupported,
+         fmt::format("{} without {}",
+                     config.use_dora   ? "use_dora"
+                     : config.freeze_a ? "lora_fa"
+                                       : config.init,
+                     m.path),
+         "it among target_modules", "peft=lora, or target_modules without it");
+}
+
 // Whether the weight of a module is one that A and B can be made of.
 void check_first_way(const FirstWay& way, const PeftConfig& config, const Module& m) {
   if (way.of_error && config.codec.empty())
@@ -283,7 +313,10 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     if (layer < 0 || layer >= spec.L)
       fail(ErrorCode::usage, fmt::format("layers_to_transform between 0 and {}", spec.L - 1),
            std::to_string(layer), fmt::format("layers_to_transform=[{}]", spec.L - 1));
-  for (const Module& m : modules) {
+  std::vector<Module> targeted = modules;
+  if (method.tables && !all)
+    for (Module& m : embedding_modules(plain, family)) targeted.push_back(std::move(m));
+  for (const Module& m : targeted) {
     if (!(all || targets.match(m.path)) || is_saved(m.path)) continue;
     if (without.contains(m.path)) continue;
     const std::vector<int64_t>& layers = config.layers_to_transform;
@@ -299,11 +332,14 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     }
     AdapterPiece piece = m.piece;
     piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.r, &met);
-    check_rank(m, piece.rank, method.square);
+    if (method.bounded || piece.rank < 1) check_rank(m, piece.rank, method.square);
     const double alpha =
         by_pattern("alpha_pattern", config.alpha_pattern, m.path, config.lora_alpha, &met);
     adapter.dropout = static_cast<float>(config.lora_dropout);
     method.settle(config, alpha, piece, adapter);
+    adapter.table = m.table;
+    adapter.in = m.in;
+    if (m.table) check_table(config, adapter, m);
     if (const FirstWay* const way = adapter.first_way) check_first_way(*way, config, m);
     if (adapter.init == Init::normal && !adapter.pieces.empty() &&
         adapter.pieces.front().rank != piece.rank)
@@ -369,8 +405,26 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
          fmt::format("modules_to_save without the embedding of a model whose head is tied to it"),
          fmt::format("modules_to_save: {}", fmt::join(config.modules_to_save, ", ")),
          "target_modules=all-linear without it, or a whole run with freeze=h.");
-  result.frozen = [trained](std::string_view name) {
-    return !is_adapter_name(name) && trained->count(name) == 0;
+  auto still = std::make_shared<std::set<std::string, std::less<>>>();  // of adapters
+  for (const auto& [layer, adapter] : result.adapters) {
+    const int weight = plain.params().find(layer + ".weight");
+    const Shape& shape = plain.params()[weight].shape;
+    const std::vector<FilePiece> pieces = family.pieces(plain.params()[weight], spec);
+    for (const AdapterParam& p : adapter.kind->params({layer, "", &adapter, shape[1], shape[0]})) {
+      if (!p.trained) still->insert(p.name);
+      if (p.transposed && p.by_rows &&
+          pieces[adapter.pieces[static_cast<size_t>(p.piece)].piece].groups.any())
+        fail(ErrorCode::unsupported,
+             fmt::format("modules whose rows files hold in the model's order for peft: {}",
+                         method.name),
+             module_of(pieces.front().names.front()), "target_modules without it, or peft=lora");
+    }
+  }
+  for (const AdapterKind* kind : kinds_of(result.adapters))
+    for (const AdapterParam& p : kind->shared(layers_of(result.adapters, *kind)))
+      still->insert(p.name);
+  result.frozen = [trained, still](std::string_view name) {
+    return is_adapter_name(name) ? still->count(name) > 0 : trained->count(name) == 0;
   };
   if (!config.codec.empty()) result.codes = block_codes(spec, config.codec, config.doubled);
   const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);

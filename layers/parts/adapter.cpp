@@ -1,5 +1,7 @@
 #include "layers/parts/adapter.h"
 
+#include <algorithm>
+
 #include "engine/core/error.h"
 #include "layers/parts/wiring.h"
 
@@ -24,12 +26,28 @@ AdaptedLayer adapted_layer(const Wiring& w, const std::string& stage, const char
   return layer;
 }
 
+std::vector<AdaptedLayer> layers_of(const Adapters& adapters, const AdapterKind& kind) {
+  std::vector<AdaptedLayer> layers;
+  for (const auto& [name, adapter] : adapters)
+    if (adapter.kind == &kind) layers.push_back({name, "", &adapter, adapter.in, 0});
+  return layers;
+}
+
+std::vector<const AdapterKind*> kinds_of(const Adapters& adapters) {
+  std::vector<const AdapterKind*> kinds;
+  for (const auto& [name, adapter] : adapters)
+    if (std::find(kinds.begin(), kinds.end(), adapter.kind) == kinds.end())
+      kinds.push_back(adapter.kind);
+  return kinds;
+}
+
 int add_adapter_param(Wiring& w, const AdapterParam& param) {
   return w.param({.name = Name(param.name),
                   .shape = param.shape,
                   .group = param.group,
                   .init = param.init,
-                  .init_std = param.init_std});
+                  .init_std = param.init_std,
+                  .transposed_in_file = param.transposed});
 }
 
 int AdapterKind::input(Wiring&, const AdaptedLayer&, int x) const {
@@ -38,6 +56,10 @@ int AdapterKind::input(Wiring&, const AdaptedLayer&, int x) const {
 
 std::shared_ptr<const AdapterSum> AdapterKind::sum(Wiring&, const AdaptedLayer&, int) const {
   return nullptr;
+}
+
+std::shared_ptr<const AdapterSum> AdapterKind::table_sum(Wiring&, const AdaptedLayer&) const {
+  fail(ErrorCode::internal, "a kind that tables have", "another one", "report this");
 }
 
 int AdapterKind::in_place_of(Wiring&, const AdaptedLayer&, const LinearParams&, const char*, int,

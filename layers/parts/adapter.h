@@ -37,9 +37,13 @@ struct LinearAdapter {
   std::vector<AdapterPiece> pieces;  // by row, at least one
   float dropout = 0;                 // of x, in [0,1)
   const AdapterKind* kind = nullptr;
+  bool table = false;         // of a table of embeddings, (V,C), whose rows are read by number
+  bool first_trained = true;  // false: LoRA's A stays as it begins (LoRA-FA)
   bool input = false;         // the one module scales what it reads, not what it makes (IA3)
   Init init = Init::uniform;  // of LoRA's A; normal: N(0, 1/r), PEFT's "gaussian"
-  float first = 1;            // what a vector begins with, where it is no 0 or 1 (VeRA)
+  float first = 1;            // what l_d begins with (VeRA)
+  int64_t seed = 0;           // of matrices that all layers share
+  int64_t in = 0;             // what the layer reads
   const FirstWay* first_way =
       nullptr;           // A and B made of the weight (layers/adapters/first_weights.h)
   int64_t rounds = 0;    // of such a way; 0: it has none
@@ -57,8 +61,10 @@ struct AdapterParam {
   Init init = Init::zeros;
   float init_std = 0;
   int piece = -1;  // the one that it is of; -1: of all, with `rank` rows of each below each other
-  bool by_rows = false;  // its rows are those of the weight, in whichever order files have them
-  bool matrix = true;    // to optimizers that treat matrices apart
+  bool by_rows = false;     // its rows are those of the weight, in whichever order files have them
+  bool matrix = true;       // to optimizers that treat matrices apart
+  bool transposed = false;  // in files
+  bool trained = true;
   int64_t rows_of(const LinearAdapter& adapter, size_t k) const {
     return piece < 0 ? adapter.pieces[k].rank : shape[0];
   }
@@ -106,10 +112,21 @@ class AdapterKind {
   virtual ~AdapterKind() = default;
   // In the order of the table; the names tell them from a model's (markers of kinds.h).
   virtual std::vector<AdapterParam> params(const AdaptedLayer& layer) const = 0;
+  // Of all layers together, never trained, in no file; and their values.
+  virtual std::vector<AdapterParam> shared(const std::vector<AdaptedLayer>&) const { return {}; }
+  virtual std::vector<std::vector<float>> shared_values(const std::vector<AdaptedLayer>&) const {
+    return {};
+  }
+  // What a parameter begins as where its Init does not say; empty: it does.
+  virtual std::vector<float> first_values(const AdaptedLayer&, const AdapterParam&) const {
+    return {};
+  }
   // The slot that the layer reads in place of x: of a stage before it, or x.
   virtual int input(Wiring& w, const AdaptedLayer& layer, int x) const;
   // What is added to the product, with the stages before it; null: nothing.
   virtual std::shared_ptr<const AdapterSum> sum(Wiring& w, const AdaptedLayer& layer, int x) const;
+  // The same of a table, which no kind without it is for.
+  virtual std::shared_ptr<const AdapterSum> table_sum(Wiring& w, const AdaptedLayer& layer) const;
   // Stages in place of the layer's, behind input(); the slot of y, or -1: the layer has its own.
   virtual int in_place_of(Wiring& w, const AdaptedLayer& layer, const LinearParams& params,
                           const char* slot, int x, const BehindProduct& behind) const;
@@ -123,6 +140,11 @@ class AdapterKind {
   virtual MergedModule merged(const AdaptedLayer& layer, size_t k,
                               const TensorValues& values) const = 0;
 };
+
+// The layers of one kind, in their order, by what their adapters say; without the rows of weights.
+std::vector<AdaptedLayer> layers_of(const Adapters& adapters, const AdapterKind& kind);
+// The kinds that there are.
+std::vector<const AdapterKind*> kinds_of(const Adapters& adapters);
 
 // The parameter of an adapter, added to the table of a part.
 int add_adapter_param(Wiring& w, const AdapterParam& param);

@@ -92,6 +92,12 @@ std::vector<Key> adapter_keys() {
       {.name = "use_dora", .section = "adapters", .kind = K::flag, .field = &C::use_dora,
        .doc = "the magnitude of each row of the weights is learned beside their direction (DoRA); over weights in 4 "
               "bits too", .example = "true"},
+      {.name = "d_initial", .section = "adapters", .kind = K::number, .field = &C::d_initial,
+       .doc = "of peft: vera, what the vectors between its matrices begin with", .example = "0.2"},
+      {.name = "projection_prng_key", .section = "adapters", .kind = K::integer,
+       .field = &C::projection_prng_key,
+       .doc = "of peft: vera, the seed that its matrices follow from, as PEFT draws them", .example = "7",
+       .range = {.min = 0, .max = 1e18}},
       {.name = "feedforward_modules", .section = "adapters", .kind = K::texts,
        .field = &C::feedforward_modules,
        .doc = "of peft: ia3, the target_modules that scale what they read, named likewise; null: without target_modules "

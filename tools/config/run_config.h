@@ -44,6 +44,8 @@ struct RunConfig {
   std::string rank_pattern, alpha_pattern;  // maps as flow YAML (patterns.h); empty: none
   bool use_rslora = false;
   bool use_dora = false;
+  double d_initial = 0.1;
+  int64_t projection_prng_key = 0;
   std::string init_lora_weights = "true";  // true | gaussian
   std::string bias = "none";               // none | all | lora_only
   std::vector<std::string> modules_to_save;

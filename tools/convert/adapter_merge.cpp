@@ -55,9 +55,16 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
       if (!is_adapter_name(p.name.view())) whole_[{p.name.str(), k}] = &tensor;
     }
   }
+  for (const AdapterKind* kind : kinds_of(model.adapters())) {
+    const std::vector<AdaptedLayer> layers = layers_of(model.adapters(), *kind);
+    const std::vector<std::vector<float>> values = kind->shared_values(layers);
+    const std::vector<AdapterParam> params = kind->shared(layers);
+    for (size_t i = 0; i < params.size(); ++i) shared_[params[i].name] = values[i];
+  }
   for (const auto& [layer, adapter] : model.adapters())
     for (size_t k = 0; k < adapter.pieces.size(); ++k) {
       const size_t piece = adapter.pieces[k].piece;
+      of_table_ = of_table_ || adapter.table;
       took_away_ = took_away_ || (adapter.first_way && adapter.first_way->residual);
       sources_[{layer + ".weight", piece}] = {layer, k};
       sources_[{layer + ".bias", piece}] = {layer, k};
@@ -89,8 +96,10 @@ bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed
   if (found == sources_.end()) return false;
   const auto& [layer_name, k] = found->second;
   const AdaptedLayer layer = adapted_layer_of(*model_, layer_name);
-  module_ = layer.adapter->kind->merged(
-      layer, k, [&](const char* end) { return values_of(tensor(layer, k, end)); });
+  module_ = layer.adapter->kind->merged(layer, k, [&](const char* end) {
+    if (is_shared_adapter_name(end)) return shared_.at(end);
+    return values_of(tensor(layer, k, end));
+  });
   width_ = width;
   transposed_ = transposed;
   scaled_ = !measures();

@@ -31,6 +31,8 @@ class AdapterMerge {
              const SafeTensor& plain);
   // Whether the base under the adapter is less than its files: W - s B A of the first A and B.
   bool took_away() const { return took_away_; }
+  // Whether it is of the table of tokens.
+  bool of_table() const { return of_table_; }
   // Whether all of it is to pass measure() before the first of it passes apply().
   bool measures() const { return !module_.magnitude.empty(); }
   void measure(int64_t first, int64_t count, float* values);  // which it changes
@@ -55,10 +57,11 @@ class AdapterMerge {
   std::unique_ptr<Model> model_;
   std::map<Key, Source> sources_;
   std::map<Key, const SafeTensor*> whole_;
+  std::map<std::string, std::vector<float>> shared_;  // of all layers
   // Of the piece that was begun; transposed, `left` is (in,rank) and `right` (rank,out), so that a row
   // of the file is scale * sum over k of left[row][k] right[k].
   size_t modules_ = 0;
-  bool took_away_ = false;
+  bool took_away_ = false, of_table_ = false;
   MergedModule module_;
   std::vector<float> row_;
   int64_t width_ = 0;

@@ -264,6 +264,13 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   std::optional<AdapterMerge> merge;
   if (!adapter.empty())
     merge.emplace(adapter, source.spec, weights_fingerprint(folder), &report.notes);
+  if (merge && merge->of_table() && source.spec.tied)
+    fail(
+        ErrorCode::unsupported,
+        fmt::format("a head of its own to merge {} into, which is of the table of tokens", adapter),
+        fmt::format("{}, whose head is tied to that table", folder),
+        fmt::format("--model {} --adapter {} of snug eval, generate or predict, unmerged", folder,
+                    adapter));
   std::optional<DecodedBase> decoded;
   if (merge) {
     const std::string form = base_form == "auto" ? trained_base_form(adapter) : base_form;

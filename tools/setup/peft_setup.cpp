@@ -101,6 +101,7 @@ PeftConfig method_of_keys(const RunConfig& config) {
   if (p.use_dora && config.is_set("use_dora") && !config.use_dora)
     fail(ErrorCode::usage, "peft: dora with use_dora, or peft: lora without",
          fmt::format("use_dora: false ({})", config.where("use_dora")), "peft=lora");
+  p.freeze_a = config.peft == "lora_fa";
   p.bias = config.bias;
   p.modules_to_save = config.modules_to_save;
   p.layers_to_transform = layers(config);
@@ -134,6 +135,7 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
             fmt::format("leave {} out, or adapter out for a new one", key));
     }
     check_method(config, p);
+    p.freeze_a = config.peft == "lora_fa";
     if (config.is_set("lora_dropout")) p.lora_dropout = config.lora_dropout;
     if ((config.task == "dpo" || config.task == "reward") && p.lora_dropout > 0) {
       tell(stderr, "Note: task: {} drops nothing out; the lora_dropout {} of {} is left out.\n",

@@ -49,7 +49,7 @@ struct PeftGolden {
     config = read_adapter_config(folder.path());
     set_base_form(config, trained_base_form(folder.path()), path);
     if (const auto first = file.metadata().find("first"); first != file.metadata().end())
-      config.init = first->second;
+      first->second == "fa" ? void(config.freeze_a = true) : void(config.init = first->second);
     if (base.starts_with("encoder_"))
       encoder = std::make_unique<EncoderGolden>(base.substr(8));
     else

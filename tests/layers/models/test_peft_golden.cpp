@@ -231,7 +231,8 @@ TEST_P(PeftGoldens, FilesComeBack) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                          testing::Values("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l",
                                          "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x",
-                                         "y", "z", "aa"),
+                                         "y", "z", "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah",
+                                         "ai", "aj", "ak", "al", "am", "an"),
                          [](const auto& named) { return std::string(named.param); });
 
 // Of several patterns that fit a module the first of the file counts, as in PEFT.
@@ -328,9 +329,10 @@ TEST(Peft, RefusesFoldersOfOthers) {
     write_atomic(empty / kAdapterConfig, text);
     return [&] { read_adapter_config(empty.path()); };
   };
-  expect_error(ErrorCode::unsupported,
-               {"peft_type LORA or IA3", "VERA", "an adapter of LoRA or IA3"},
-               with(R"({"peft_type": "VERA"})"));
+  expect_error(
+      ErrorCode::unsupported,
+      {"peft_type LORA, IA3, VERA or MISS", "ADALORA", "an adapter of LoRA, IA3, VeRA or MiSS"},
+      with(R"({"peft_type": "ADALORA"})"));
   expect_error(ErrorCode::unsupported,
                {"without lora_bias, which is not built", "true", "an adapter trained without it"},
                with(R"({"peft_type": "LORA", "lora_bias": true})"));
