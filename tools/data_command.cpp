@@ -271,7 +271,8 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
   }
   if (w.json)
     fmt::print("{}\n",
-               nlohmann::json({{"max_length", setup.sizes.max_length},
+               nlohmann::json({{"data", rows.text()},
+                               {"max_length", setup.sizes.max_length},
                                {"task", rows.pairs().any() ? setup.config.task
                                                            : to_string(setup.model->spec().head)},
                                {"labels", setup.model->spec().labels},
@@ -391,7 +392,8 @@ int preview(const Arguments& arguments) {
   }
   if (json) {
     int64_t documents = data.train->documents();
-    fmt::print("{}\n", nlohmann::json({{"max_length", T},
+    fmt::print("{}\n", nlohmann::json({{"data", data.text},
+                                       {"max_length", T},
                                        {"packing_boundaries", config.packing_boundaries},
                                        {"train_tokens", data.train_tokens},
                                        {"train_samples", data.train_samples},

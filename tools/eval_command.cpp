@@ -76,11 +76,15 @@ int eval_text(EvalArguments& a) {
                    : evaluate_samples(*in.session, data, data.eval_samples);
   check_finite(r, a.options.model);
   if (a.json) {
-    nlohmann::json j = {
-        {"loss", r.loss},       {"perplexity", std::exp(r.loss)},
-        {"tokens", r.tokens},   {"samples", data.eval_samples},
-        {"max_length", T},      {"packing_boundaries", a.options.packing_boundaries},
-        {"seconds", r.seconds}, {"engine_bytes", in.plan.engine_bytes}};
+    nlohmann::json j = {{"data", data.text},
+                        {"loss", r.loss},
+                        {"perplexity", std::exp(r.loss)},
+                        {"tokens", r.tokens},
+                        {"samples", data.eval_samples},
+                        {"max_length", T},
+                        {"packing_boundaries", a.options.packing_boundaries},
+                        {"seconds", r.seconds},
+                        {"engine_bytes", in.plan.engine_bytes}};
     if (a.stride > 0) {
       j["stride"] = a.stride;
       j.erase("samples");
@@ -116,6 +120,7 @@ int eval_rows(EvalArguments& a) {
          "and simpo have none.\n");
   if (a.json) {
     nlohmann::json j = {{"task", pairs ? a.config.task : to_string(spec.head)},
+                        {"data", r.rows->text()},
                         {"loss", result.loss},
                         {pairs ? r.rows->pairs().nouns() : "rows", rows},
                         {"max_length", r.in.plan.decisions.T},
@@ -145,6 +150,7 @@ int eval_choices(EvalArguments& a) {
   if (a.config.max_eval_samples > 0 &&
       a.config.max_eval_samples < static_cast<int64_t>(questions.size()))
     questions.resize(static_cast<size_t>(a.config.max_eval_samples));
+  int64_t most = a.length;  // tokens of a choice
   Inference in = open_inference(
       a.options,
       [&](const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer, InferenceOptions& o) {
@@ -152,13 +158,13 @@ int eval_choices(EvalArguments& a) {
           fail(ErrorCode::usage, fmt::format("a tokenizer in {} for --choices", a.options.model),
                "none", "copy the tokenizer's files into the model's folder");
         if (a.length > 0) check_length(a.length, 1, spec.P);
-        const int64_t most = a.length > 0 ? a.length : spec.P;
+        if (most == 0) most = spec.P;
         // As long as the longest question needs: one that is shorter costs as much.
         o.T = std::min(most, longest_question(*tokenizer, questions, most, a.choices));
         o.eval_batch = 1;
       });
   const double started = monotonic_seconds();
-  const ChoiceResult r = score_questions(*in.session, *in.tokenizer, questions, a.choices);
+  const ChoiceResult r = score_questions(*in.session, *in.tokenizer, questions, most, a.choices);
   const double seconds = monotonic_seconds() - started;
   if (a.json) {
     nlohmann::json scores = nlohmann::json::array();

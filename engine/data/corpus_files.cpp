@@ -69,26 +69,37 @@ std::vector<std::string> subfolders(const Names& names) {
   return all;
 }
 
-// What the programs that train make is no text to train on, and there is more of it with every run.
-bool is_product(const fs::path& folder) {
-  const auto has = [&](const char* name) { return file_exists((folder / name).string()); };
-  if (has("config.resolved.yaml") && (has("metrics.jsonl") || has("plan.json")))
-    return true;                                               // run
-  if (has("COMPLETE") && has("snug_state.json")) return true;  // checkpoint
-  const bool config = has("tokenizer_config.json"), merges = has("merges.txt");
-  if (has("vocab.txt") && config) return true;  // tokenizer, as the next two
-  if (has("vocab.json") && merges) return true;
-  if (has("tokenizer.json") && (config || merges || has("vocab.txt") || has("vocab.json")))
+bool has(const fs::path& folder, const char* name) {
+  return file_exists((folder / name).string());
+}
+
+bool is_tokenizer_folder(const fs::path& folder) {
+  const bool config = has(folder, "tokenizer_config.json"), merges = has(folder, "merges.txt"),
+             words = has(folder, "vocab.txt"), vocab = has(folder, "vocab.json");
+  return (words && config) || (vocab && merges) ||
+         (has(folder, "tokenizer.json") && (config || merges || words || vocab));
+}
+
+// A run, a checkpoint, or a model.
+bool is_run_or_model(const fs::path& folder) {
+  if (has(folder, "config.resolved.yaml") &&
+      (has(folder, "metrics.jsonl") || has(folder, "plan.json")))
     return true;
-  if (!has("config.json") && !has("adapter_config.json")) return false;
+  if (has(folder, "COMPLETE") && has(folder, "snug_state.json")) return true;
+  if (!has(folder, "config.json") && !has(folder, "adapter_config.json")) return false;
   std::error_code code;
   for (fs::directory_iterator it(folder, code); !code && it != fs::directory_iterator();
        it.increment(code))
     if (const std::string name = it->path().filename().string();
         name.ends_with(".safetensors") || name.starts_with("pytorch_model") ||
         name.starts_with("adapter_model"))
-      return true;  // model
+      return true;
   return false;
+}
+
+// What the programs that train make is no text to train on, and there is more of it with every run.
+bool is_product(const fs::path& folder) {
+  return is_run_or_model(folder) || is_tokenizer_folder(folder);
 }
 
 // A tokenizer.json by any name: what every such file begins with.
@@ -137,7 +148,7 @@ class Walk {
   using Each = std::function<void(const fs::path&, const Names&)>;
   Walk(bool builds, PassedOver& passed, const Each& each)
       : builds_(builds), passed_(passed), each_(each) {}
-  // An empty folder is the current one. It is looked into even if it is one to pass over.
+  // An empty folder is the current one.
   void run(const fs::path& folder) {
     if (claim(folder)) visit(folder);
   }
@@ -261,6 +272,11 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
   for (const std::string& source : sources) {
     std::error_code ignored;
     if (fs::is_directory(source, ignored)) {
+      // Texts do lie beside a tokenizer that was made of them.
+      if (is_run_or_model(source))
+        fail(ErrorCode::data, fmt::format("a folder of texts, {}", source),
+             "a run or a model, whose own files are no text to learn from",
+             "name the files themselves");
       std::vector<std::string> files;
       walk(source, passed, &files);
       std::erase_if(files, [&](const std::string& file) { return passed.has_file(file); });
@@ -272,7 +288,9 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
       if (!file_exists(source))
         fail(ErrorCode::data, fmt::format("a file, folder or pattern '{}'", source),
              fs::exists(source, ignored) ? "a device, pipe or socket" : "nothing of that name",
-             "check the path; relative paths start at the current folder");
+             source.find(',') != std::string::npos
+                 ? "several are a list: [a.txt, b.txt]"
+                 : "check the path; relative paths start at the current folder");
       add(source, true);
     } else {
       std::set<std::string> files = glob(source, passed);

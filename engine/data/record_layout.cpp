@@ -45,6 +45,17 @@ std::string_view wrapping_key(std::string_view text) {
   return !key.empty() && outer.take('[') && !outer.object().empty() ? key : std::string_view();
 }
 
+// A record, alone, by the names of its text or its turns (formats of TRL and of ShareGPT).
+bool begins_record(std::string_view text) {
+  Beginning outer(text);
+  const std::string_view key = outer.object();
+  if (key == "text" || key == "prompt" || key == "instruction") return outer.take('"');
+  if (key != "messages" && key != "conversations") return false;
+  if (!outer.take('[')) return false;
+  const std::string_view inner = outer.object();
+  return inner == "role" || inner == "content" || inner == "from" || inner == "value";
+}
+
 bool begins_two_lines(std::string_view text) {
   const size_t end = text.find('\n');
   if (end == text.npos || Beginning(text).object().empty()) return false;
@@ -60,8 +71,11 @@ RecordLayout record_layout(std::string_view beginning, std::string_view path) {
   Beginning array(beginning);
   if (array.take('[') && !array.object().empty()) return RecordLayout::array;
   if (begins_two_lines(beginning)) return RecordLayout::lines;
-  if (unpacked_name(path).ends_with(".json") && !wrapping_key(beginning).empty())
-    return RecordLayout::wrapped;
+  if (!unpacked_name(path).ends_with(".json")) return RecordLayout::none;
+  if (begins_record(beginning)) return RecordLayout::one;
+  if (!wrapping_key(beginning).empty()) return RecordLayout::wrapped;
+  Beginning strings(beginning);
+  if (strings.take('[') && strings.take('"')) return RecordLayout::strings;
   return RecordLayout::none;
 }
 
@@ -78,7 +92,12 @@ void refuse_records(RecordLayout layout, std::string_view beginning, const std::
     advice = fmt::format("{}.jsonl{} as its name",
                          name.substr(0, dot <= folder ? name.size() : dot), packing);
   } else {
-    std::string list = ".[]";
+    std::string list = layout == RecordLayout::one ? "." : ".[]";
+    if (layout == RecordLayout::one) found = "a JSON record";
+    if (layout == RecordLayout::strings) {
+      found = "a JSON array of strings";
+      list = ".[] | {text: .}";
+    }
     if (layout == RecordLayout::wrapped) {
       const std::string_view key = wrapping_key(beginning);
       found = fmt::format("a JSON array of records under \"{}\"", key);
@@ -89,7 +108,7 @@ void refuse_records(RecordLayout layout, std::string_view beginning, const std::
                              : fmt::format("jq -c '{}' {} > FILE.jsonl", list, path);
   }
   fail(ErrorCode::data, fmt::format("text, or a record a line, in {}", path), found,
-       advice + column);
+       advice + (layout == RecordLayout::strings ? "" : column));
 }
 
 std::string task_of_record(const nlohmann::json& record) {

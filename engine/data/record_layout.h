@@ -11,7 +11,10 @@ enum class RecordLayout {
   none,     // anything else
   array,    // [{"key": ...
   lines,    // {"key": ...} on a line, and another one on the next
-  wrapped,  // {"name": [{"key": ..., in a file whose name ends in .json
+  // In a file whose name ends in .json:
+  wrapped,  // {"name": [{"key": ...
+  one,      // {"text": "... or {"messages": [{"role": ..., alone
+  strings,  // ["...
 };
 
 // How the file `path`, whose first bytes are `beginning`, holds records.

@@ -59,6 +59,7 @@ struct Slot {
   DType dtype;
   Category category;
   std::function<Shape(Dims)> shape;
+  unsigned presets = 0;  // bits: the names that mean it among others; whoever wires bodies says which
 };
 
 struct Stage {
@@ -77,6 +78,9 @@ struct Stage {
 class Body {
  public:
   int add_slot(Slot slot);
+  void add_presets(int slot, unsigned presets) {
+    slots_[static_cast<size_t>(slot)].presets |= presets;
+  }
   // Stages are added in an order in which every input is given or written before it is read.
   void add_stage(Stage stage);
   // `run` does what stage `first` and the one after it do. A slot between the two that is dropped

@@ -1,11 +1,15 @@
 #include "layers/models/recompute.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <functional>
+#include <optional>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
+#include "layers/parts/wiring.h"
 
 namespace snug {
 namespace {
@@ -31,43 +35,65 @@ void split(std::string_view s, char separator, F&& f) {
 struct Key {
   const char* name;
   SlotPolicy policy;
-  std::string_view names;
 };
-constexpr Key kRecompute{"recompute", SlotPolicy::recompute, kRecomputeNames};
-constexpr Key kOffload{"offload", SlotPolicy::offload, kOffloadNames};
+constexpr Key kRecompute{"recompute", SlotPolicy::recompute};
+constexpr Key kOffload{"offload", SlotPolicy::offload};
 
-// The slots of a name; `block` is what the key makes of it.
-std::vector<std::string_view> slots_of(const Key& key, std::string_view name) {
-  bool known = false;
-  split(key.names, ' ', [&](std::string_view other) { known = known || name == other; });
-  if (!known) {
-    std::string list;
-    split(key.names, ' ', [&](std::string_view other) {
-      list += fmt::format("{}{}", list.empty() ? "" : ", ", other);
-    });
-    fail(ErrorCode::usage,
-         fmt::format("{} as one of {}, joined with +, or a map of layers", key.name, list),
-         fmt::format("{}: {}", key.name, name), fmt::format("{}=block", key.name));
+// Presets are names of several slots, which the parts say belong to them.
+struct PresetName {
+  std::string_view name;
+  unsigned bits;  // 0: of none or of what block_slots says
+  bool recompute, offload;
+};
+constexpr PresetName kPresetNames[] = {
+    {"none", 0, true, true},   {"norms", kNorms, true, false},        {"inputs", 0, false, true},
+    {"mlp", kMlp, true, true}, {"attention", kAttention, true, true}, {"block", 0, true, true}};
+
+// Of a block: what a stage makes, its result aside, which is the next one's input.
+bool droppable(const Body& body, int slot) {
+  return body.producer(slot) >= 0 && slot != body.stages().back().outputs.front();
+}
+
+std::string_view short_name(const Slot& slot) {
+  const std::string_view name = slot.name.view();
+  return name.substr(name.rfind('.') + 1);
+}
+
+// The slots of a block that a name means; none: it means nothing there.
+std::optional<std::vector<int>> slots_of(const Key& key, std::string_view name, const Body& body) {
+  const bool away = key.policy == SlotPolicy::offload;
+  const auto* const preset = std::find_if(
+      std::begin(kPresetNames), std::end(kPresetNames),
+      [&](const PresetName& p) { return p.name == name && (away ? p.offload : p.recompute); });
+  if (preset == std::end(kPresetNames)) {
+    const int slot = body.find_slot(name);
+    if (slot < 0 || !droppable(body, slot)) return std::nullopt;
+    return std::vector<int>{slot};
   }
-  if (name == "none") return {};
-  if (name == "norms") return {"norm1", "norm2"};
-  if (name == "inputs") return {"x"};
-  if (name == "mlp") return {"norm2", "fc", "act"};
-  if (name == "attention") return {"norm1", "heads", "qkv", "att", "lse"};
-  if (name == "block") {
-    std::vector<std::string_view> all = {"norm1", "mean1", "rstd1", "heads", "rstdq", "rstdk",
-                                         "qkv",   "att",   "lse",   "mid",   "norm2", "mean2",
-                                         "rstd2", "fc",    "act",   "down",  "proj",  "rstd3",
-                                         "rstd4", "sum",   "rows"};
-    for (const char* of :
-         {"qkv_lora", "attention_proj_lora", "fc_lora", "mlp_proj_lora", "qkv_unscaled",
-          "attention_proj_unscaled", "fc_unscaled", "mlp_proj_unscaled", "qkv_input",
-          "attention_proj_input", "fc_input", "mlp_proj_input"})
-      all.emplace_back(of);  // of adapters
-    if (key.policy == SlotPolicy::offload) all.emplace_back("x");
-    return all;
+  const bool all = name == "block", given = name == "inputs" || (all && away);
+  std::vector<int> slots;
+  for (int i = 0; i < body.slots(); ++i)
+    if (droppable(body, i) ? all || (body.slot(i).presets & preset->bits) != 0
+                           : given && body.producer(i) < 0)
+      slots.push_back(i);
+  return slots;
+}
+
+[[noreturn]] void fail_unknown(const Key& key, std::string_view name, const Model& model) {
+  std::vector<std::string_view> known;
+  for (const PresetName& p : kPresetNames)
+    if (key.policy == SlotPolicy::offload ? p.offload : p.recompute) known.push_back(p.name);
+  for (int64_t l = 0; l < model.spec().L; ++l) {
+    const Body& body = model.block(l).body();
+    for (int i = 0; i < body.slots(); ++i)
+      if (const std::string_view slot = short_name(body.slot(i));
+          droppable(body, i) && std::find(known.begin(), known.end(), slot) == known.end())
+        known.push_back(slot);
   }
-  return {name};
+  fail(ErrorCode::usage,
+       fmt::format("{} as auto, one of {}, names joined with +, or a map of layers to them",
+                   key.name, fmt::join(known, ", ")),
+       fmt::format("\"{}\"", name), suggestion(name, known, fmt::format("{}=block", key.name)));
 }
 
 int64_t layer_number(const Key& key, std::string_view text, int64_t L) {
@@ -107,16 +133,10 @@ void for_layers(const Key& key, std::string_view text, int64_t L,
   });
 }
 
-bool is_slot(const Body& body, int i, std::string_view last) {
-  if (i < 0 || i >= body.slots()) return false;
-  const std::string_view name = body.slot(i).name.view();
-  return name.ends_with(last) &&
-         (name.size() == last.size() || name[name.size() - last.size() - 1] == '.');
-}
-
-bool some_block_has(const Model& model, std::string_view slot) {
+// What some layers have alone is nothing in the others.
+bool known_elsewhere(const Key& key, std::string_view name, const Model& model) {
   for (int64_t l = 0; l < model.spec().L; ++l)
-    if (model.block(l).body().find_slot(slot) >= 0) return true;
+    if (slots_of(key, name, model.block(l).body())) return true;
   return false;
 }
 
@@ -128,53 +148,30 @@ bool apply(std::string_view recompute, std::string_view offload, const Model& mo
   for (int64_t l = 0; l < L; ++l)
     policies.emplace_back(static_cast<size_t>(model.block(l).body().slots()), SlotPolicy::keep);
   bool good = true;
-  // Layers repeat what neighbours say: their words are read once, and slots looked for where they
-  // were.
-  struct Word {
-    std::string_view name, slot;
-    int at = -1;
+  const auto set = [&](const Key& key, int64_t l, std::string_view name) {
+    const Body& body = model.block(l).body();
+    const std::optional<std::vector<int>> slots = slots_of(key, name, body);
+    if (!slots && !known_elsewhere(key, name, model)) fail_unknown(key, name, model);
+    if (!slots) return;
+    for (const int slot : *slots) {
+      SlotPolicy& p = policies[static_cast<size_t>(l)][static_cast<size_t>(slot)];
+      if (key.policy == SlotPolicy::offload && p == SlotPolicy::recompute) {
+        if (name == "block") continue;  // what is not recomputed
+        good = false;
+        if (refuse)
+          fail(ErrorCode::usage, "slots to be either recomputed or offloaded, not both",
+               fmt::format("{} of layer {} in recompute ({}) and in offload ({})",
+                           short_name(body.slot(slot)), l, recompute, offload),
+               "offload=inputs or offload=block, which leave out what is recomputed");
+      }
+      p = key.policy;
+    }
   };
-  for (const Key& key : {kRecompute, kOffload}) {
-    std::string_view read;
-    std::vector<Word> said;
-    bool first = true;
+  for (const Key& key : {kRecompute, kOffload})
     for_layers(key, key.policy == SlotPolicy::recompute ? recompute : offload, L,
                [&](int64_t l, std::string_view policy) {
-                 const Body& body = model.block(l).body();
-                 if (first || policy != read) {
-                   said.clear();
-                   split(policy, '+', [&](std::string_view name) {
-                     for (const std::string_view slot : slots_of(key, name))
-                       said.push_back({name, slot});
-                   });
-                   read = policy;
-                   first = false;
-                 }
-                 for (Word& word : said) {
-                   if (!is_slot(body, word.at, word.slot)) word.at = body.find_slot(word.slot);
-                   const auto& [name, slot, i] = word;
-                   // Of a preset, in blocks of another form; or what some layers have alone.
-                   if (i < 0 && (name != slot || some_block_has(model, slot))) continue;
-                   if (i < 0)
-                     fail(ErrorCode::usage,
-                          fmt::format("{} to name slots that the blocks of {} have", key.name,
-                                      model.spec().family),
-                          std::string(slot), fmt::format("{}=block", key.name));
-                   SlotPolicy& p = policies[static_cast<size_t>(l)][static_cast<size_t>(i)];
-                   if (key.policy == SlotPolicy::offload && p == SlotPolicy::recompute) {
-                     if (name == "block") continue;  // what is not recomputed
-                     good = false;
-                     if (refuse)
-                       fail(ErrorCode::usage,
-                            "slots to be either recomputed or offloaded, not both",
-                            fmt::format("{} of layer {} in recompute ({}) and in offload ({})",
-                                        slot, l, recompute, offload),
-                            "offload=inputs or offload=block, which leave out what is recomputed");
-                   }
-                   p = key.policy;
-                 }
+                 split(policy, '+', [&](std::string_view name) { set(key, l, name); });
                });
-  }
   return good;
 }
 
@@ -198,24 +195,19 @@ std::string recompute_text(const std::vector<SlotPolicy>& policies, const Body& 
   std::vector<std::string> words;
   // A preset all of whose slots are recomputed and one of them is still without a word.
   const auto take = [&](std::string_view preset) {
+    const std::vector<int> slots = slots_of(kRecompute, preset, body).value();
     bool all = true, news = false;
-    for (const std::string_view slot : slots_of(kRecompute, preset)) {
-      if (body.find_slot(slot) < 0) continue;
-      const auto i = static_cast<size_t>(body.find_slot(slot));
-      all = all && policies[i] == SlotPolicy::recompute;
-      news = news || left[i];
+    for (const int i : slots) {
+      all = all && policies[static_cast<size_t>(i)] == SlotPolicy::recompute;
+      news = news || left[static_cast<size_t>(i)];
     }
     if (!all || !news) return;
-    for (const std::string_view slot : slots_of(kRecompute, preset))
-      if (const int i = body.find_slot(slot); i >= 0) left[static_cast<size_t>(i)] = false;
+    for (const int i : slots) left[static_cast<size_t>(i)] = false;
     words.emplace_back(preset);
   };
   for (const char* preset : {"block", "mlp", "attention", "norms"}) take(preset);
   for (size_t i = 0; i < left.size(); ++i)
-    if (left[i]) {
-      const std::string_view name = body.slot(static_cast<int>(i)).name.view();
-      words.emplace_back(name.substr(name.rfind('.') + 1));
-    }
+    if (left[i]) words.push_back(std::string(short_name(body.slot(static_cast<int>(i)))));
   return words.empty() ? "none" : fmt::format("{}", fmt::join(words, "+"));
 }
 

@@ -34,6 +34,8 @@ int attention(Wiring& w, int qkv, uint32_t dropout_site) {
       {join(w.name, "lse"), DType::f32, Category::activations, [H = spec.H](Dims d) -> Shape {
          return {d.B, H, d.T};
        }});
+  w.in(kAttention, att);
+  w.in(kAttention, lse);
   const auto layer = static_cast<size_t>(w.layer);
   w.body.add_stage(
       {.name = Name("attention"),

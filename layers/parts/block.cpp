@@ -35,18 +35,22 @@ LinearShape down_shape(const ModelSpec& s) {
 int attention_branch(Wiring& w, int x) {
   const ModelSpec& s = w.spec;
   const InPlace turn = rotary(s, w.layer);
+  const auto product = [&](const char* slot, const InPlace& behind) {
+    return w.in(kAttention, linear(w, "qkv", slot, qkv_shape(s), x, behind));
+  };
   const int qkv = s.qk_norm == QkNorm::none
-                      ? linear(w, "qkv", "qkv", qkv_shape(s), x, turn)
-                      : qk_norm(w, linear(w, "qkv", "heads", qkv_shape(s), x), turn);
+                      ? product("qkv", turn)
+                      : w.in(kAttention, qk_norm(w, product("heads", {}), turn));
   return attention(w, qkv, w.dropout_site());
 }
 
 // What the MLP makes of x, before the projection.
 int mlp_branch(Wiring& w, int x) {
   const ModelSpec& s = w.spec;
-  const int fc =
-      linear(w, "fc", "fc",
-             {"mlp.c_fc", s.gated_mlp ? 2 * s.F : s.F, s.init_std, s.mlp_bias, s.linear_in_out}, x);
+  const int fc = w.in(kMlp, linear(w, "fc", "fc",
+                                   {"mlp.c_fc", s.gated_mlp ? 2 * s.F : s.F, s.init_std, s.mlp_bias,
+                                    s.linear_in_out},
+                                   x));
   return s.gated_mlp ? gated_activation(w, fc, s.activation) : activation(w, fc, s.activation);
 }
 
@@ -54,11 +58,11 @@ int mlp_branch(Wiring& w, int x) {
 Ends pre_norm(Wiring& w) {
   const ModelSpec& s = w.spec;
   const int x = w.given("x", s.C);
-  const int att = attention_branch(w, norm(w, "ln_1", "1", x));
+  const int att = attention_branch(w, w.in(kAttention, norm(w, "ln_1", "1", x)));
   const int mid = linear_residual(w, "attention_proj", "mid", projection_shape(s), att, x,
                                   {s.residual_dropout, w.dropout_site()});
   const bool parallel = s.placement == NormPlacement::parallel;
-  const int act = mlp_branch(w, norm(w, "ln_2", "2", parallel ? x : mid));
+  const int act = mlp_branch(w, w.in(kMlp, norm(w, "ln_2", "2", parallel ? x : mid)));
   // The norm that follows is the next block's, of another pass with policies of its own.
   const int out = linear_residual(w, "mlp_proj", "out", down_shape(s), act, mid,
                                   {s.residual_dropout, w.dropout_site()});
@@ -70,10 +74,10 @@ Ends branch_norm(Wiring& w) {
   const ModelSpec& s = w.spec;
   const bool before = s.placement == NormPlacement::sandwich;
   const int x = w.given("x", s.C);
-  const int att = attention_branch(w, before ? norm(w, "ln_1", "1", x) : x);
+  const int att = attention_branch(w, before ? w.in(kAttention, norm(w, "ln_1", "1", x)) : x);
   const int proj = linear(w, "attention_proj", "proj", projection_shape(s), att);
   const int mid = norm_residual(w, "ln_1_out", "3", proj, x, "mid");
-  const int act = mlp_branch(w, before ? norm(w, "ln_2", "2", mid) : mid);
+  const int act = mlp_branch(w, before ? w.in(kMlp, norm(w, "ln_2", "2", mid)) : mid);
   const int down = linear(w, "mlp_proj", "down", down_shape(s), act);
   return {x, norm_residual(w, "ln_2_out", "4", down, mid, "out")};
 }
@@ -82,15 +86,18 @@ Ends post_norm(Wiring& w) {
   const ModelSpec& s = w.spec;
   const float std = s.init_std;
   const int x = w.given("x", s.C);
-  const int qkv = linear(w, "qkv", "qkv",
-                         {.name = "attn.c_attn", .out = (s.H + 2 * s.G) * s.D, .init_std = std}, x);
+  const int qkv =
+      w.in(kAttention,
+           linear(w, "qkv", "qkv",
+                  {.name = "attn.c_attn", .out = (s.H + 2 * s.G) * s.D, .init_std = std}, x));
   const int att = attention(w, qkv, w.dropout_site());
   const int mid = linear_residual(w, "attention_proj", "mid",
                                   {.name = "attn.c_proj", .out = s.C, .init_std = std}, att, x,
                                   {s.residual_dropout, w.dropout_site()});
-  const int all = norm(w, "ln_1", "1", mid);
+  const int all = w.in(kAttention, norm(w, "ln_1", "1", mid));
   const int norm1 = s.chooses_rows(w.layer) ? w.choose(all) : all;
-  const int fc = linear(w, "fc", "fc", {.name = "mlp.c_fc", .out = s.F, .init_std = std}, norm1);
+  const int fc =
+      w.in(kMlp, linear(w, "fc", "fc", {.name = "mlp.c_fc", .out = s.F, .init_std = std}, norm1));
   const int act = activation(w, fc, s.activation);
   const int sum =
       linear_residual(w, "mlp_proj", "sum", {.name = "mlp.c_proj", .out = s.C, .init_std = std},

@@ -9,7 +9,7 @@ namespace snug {
 
 int activation(Wiring& w, int x, Activation kind) {
   const Wiring::Linear* before = w.fusable(x);
-  const int act = w.rows("act", w.width(x));
+  const int act = w.in(kMlp, w.rows("act", w.width(x)));
   w.body.add_stage(
       {.name = Name("act"),
        .inputs = {x},
@@ -43,7 +43,7 @@ int activation(Wiring& w, int x, Activation kind) {
 }
 
 int gated_activation(Wiring& w, int gate_up, Activation kind) {
-  const int act = w.rows("act", w.width(gate_up) / 2);
+  const int act = w.in(kMlp, w.rows("act", w.width(gate_up) / 2));
   w.body.add_stage(
       {.name = Name("act"),
        .inputs = {gate_up},

@@ -71,7 +71,7 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
   n.x = x;
   n.epsilon = w.spec.norm_epsilon;
   n.dropout = dropout;
-  n.y = w.rows(slot ? std::string(slot) : "norm" + number, w.width(x));
+  n.y = w.in(kNorms, w.rows(slot ? std::string(slot) : "norm" + number, w.width(x)));
   const bool mean = n.params.bias >= 0;
   if (mean) n.mean = w.statistic("mean" + number);
   n.rstd = w.statistic("rstd" + number);

@@ -27,12 +27,20 @@ struct LinearParams {
   Name of = {};   // the layer, h.3.attn.c_attn: scope of its ops; empty: that of its part
 };
 
+// Presets that a slot belongs to (Slot::presets), by which policies name several at once.
+enum Preset : unsigned { kNorms = 1, kAttention = 2, kMlp = 4 };
+
 struct Wiring {
   // Slots: a tensor from outside; (N, width) in the compute dtype; (N) f32. Behind choose() of as many
   // rows as a head reads.
   int given(const char* slot, int64_t width) { return rows(slot, width); }
   int rows(std::string_view slot, int64_t width);
   int statistic(std::string_view slot);
+  // The slot, which belongs to the preset from here on.
+  int in(Preset preset, int slot) {
+    body.add_presets(slot, preset);
+    return slot;
+  }
   int64_t width(int slot) const { return body.slot(slot).shape({1, 1})[1]; }
   Name param_name(std::string_view layer_name, std::string_view suffix) const;
   int param(ParamInfo info);  // adds it, as one of this part

@@ -117,6 +117,15 @@ TEST(ConfigKeys, HelpNamesEveryKey) {
   }
 }
 
+TEST(ConfigKeys, CommasSeparateNames) {
+  using Names = std::vector<std::string>;
+  const RunConfig c = load("report_to: 'tensorboard, csv'", {"allow=micro_batch,head_rows"});
+  EXPECT_EQ(c.allow, (Names{"micro_batch", "head_rows"}));
+  EXPECT_EQ(c.report_to, (Names{"tensorboard", "csv"}));
+  EXPECT_THROW(load("", {"allow=micro_batch,"}), Error);
+  EXPECT_THROW(load("", {"allow=micro_batch,,head_rows"}), Error);
+}
+
 TEST(ConfigKeys, AliasesSetTheSameField) {
   EXPECT_EQ(load("lr: 5e-5").learning_rate, 5e-5);
   EXPECT_EQ(load("micro_batch_size: 4").per_device_train_batch_size, 4);

@@ -449,7 +449,7 @@ TEST(PlanSearch, WordsForSlotsAreReadAsTheyWereMeant) {
   EXPECT_EQ(recompute_text(mixed[2], body), "norm1+act");
   // The input and the output of a block are not to be dropped.
   for (const char* name : {"x", "out", "nothing"})
-    test::expect_error(ErrorCode::usage, {"recompute as one of ", name},
+    test::expect_error(ErrorCode::usage, {"recompute as auto, one of ", name},
                        [&] { parse_policies(name, "none", model); });
 }
 

@@ -36,6 +36,7 @@ TEST_F(PromptFiles, ALineOfTextIsAPrompt) {
   EXPECT_EQ(read(file("a.txt", "one\n\n  \ttwo \r\n three")), (Texts{"one", "  \ttwo ", " three"}));
   EXPECT_EQ(read(file("b", "\xEF\xBB\xBFone\n")), (Texts{"one"})) << "a byte order mark";
   EXPECT_EQ(read(file("c.txt", "{\"prompt\": \"x\"}\n")), (Texts{"{\"prompt\": \"x\"}"}));
+  EXPECT_EQ(read(file("e.txt", "one\rtwo\r")), (Texts{"one", "two"})) << "lines that CR ends";
   const PromptFile prompts(file("d.txt", "\n\nx\n\ny\n"));
   EXPECT_EQ(prompts.where(1), folder_ + "/d.txt:5");
 }
@@ -62,6 +63,7 @@ TEST_F(PromptFiles, WhatIsWrongIsNamedWithItsLine) {
           "a.txt");
   refused(std::string("a\n\0b", 4), {"byte 0x00 at ", "a.txt:2"}, "a.txt");
   refused("{\"prompt\": \"\xFF\"}\n", {"byte 0xff at ", "a.jsonl:1"});
+  refused(std::string("\xff\xfeo\0n\0e\0", 8), {"UTF-16", "iconv -f utf-16"}, "a.txt");
   refused("", {"prompts in ", "a.jsonl", "none"});
   refused("\n \n", {"prompts in ", "none", "a prompt a line"}, "a.txt");
   test::expect_error(ErrorCode::data, {"missing.txt"},

@@ -233,17 +233,36 @@ FoundCheckpoint find_intact_checkpoint(const std::string& output_dir) {
   return found;
 }
 
+namespace {
+
+// What can be resumed in place of a checkpoint, whatever the output_dir: the newest whole one beside it.
+std::string in_place_of(const std::string& folder) {
+  std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string run = path.has_parent_path() ? path.parent_path().string() : ".";
+  std::string whole;
+  try {
+    whole = find_intact_checkpoint(run).folder;
+  } catch (const Error&) {  // the newest is of another program: none is advised
+  }
+  return whole.empty()
+             ? "a copy of it from elsewhere, or another output_dir and no resume to start anew"
+             : fmt::format("resume={}, the newest whole one of {}", whole, run);
+}
+
+}  // namespace
+
 void check_checkpoint_bytes(const std::string& folder) {
   if (const auto damage = find_checkpoint_damage(folder))
     fail(ErrorCode::data, fmt::format("{} as it was written: {}", damage->file, damage->written),
          fmt::format("{}: it was changed, or the disk gives back other bytes", damage->found),
-         "resume=latest, which uses the newest checkpoint that is whole, or a copy of this one");
+         in_place_of(folder));
 }
 
 Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   if (!checkpoint_complete(folder))
     fail(ErrorCode::data, "a complete checkpoint (a folder with the file COMPLETE)", folder,
-         "resume=latest, which uses the newest complete one");
+         in_place_of(folder));
   if (!checked) check_checkpoint_bytes(folder);
   const std::string path = folder + kState;
   const nlohmann::json j = parse_json_file(path);

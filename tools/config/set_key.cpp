@@ -7,7 +7,6 @@
 #include "engine/core/precision.h"
 #include "engine/core/suggest.h"
 #include "layers/adapters/first_weights.h"
-#include "layers/models/recompute.h"
 #include "optim/settings.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
@@ -18,28 +17,8 @@
 namespace snug {
 namespace {
 
-// Of a key whose value is a policy: its names, and an example of a map.
-std::string_view policy_names(const Key& key) {
-  return key.name == "offload" ? kOffloadNames : kRecomputeNames;
-}
 std::string map_example(const Key& key) {
   return fmt::format("{}='{{0: {}}}'", key.name, key.example);
-}
-
-// "block" or "norms+mlp".
-void check_policy(const Key& key, std::string_view text, const ConfigNode& node) {
-  const std::vector<std::string_view> known = words(policy_names(key));
-  while (true) {
-    const size_t plus = text.find('+');
-    const std::string_view name = text.substr(0, plus);
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      fail(ErrorCode::usage,
-           fmt::format("{} as auto, one of {}, names joined with +, or a map of layers to them",
-                       key.name, fmt::join(known, ", ")),
-           node.describe(), suggestion(name, known, fmt::format("{}={}", key.name, key.example)));
-    if (plus == std::string_view::npos) return;
-    text.remove_prefix(plus + 1);
-  }
 }
 
 struct Layers {
@@ -69,8 +48,7 @@ std::string to_policies(const Key& key, const ConfigNode& node) {
       ConfigNode map = parse_config_node("{" + node.text + "}", node.where, false);
       return to_policies(key, map);
     }
-    if (node.text != "auto") check_policy(key, node.text, node);
-    return node.text;
+    return node.text;  // what its names mean is the model's to say
   }
   if (node.kind != ConfigNode::Kind::map || node.entries.empty())
     fail(ErrorCode::usage, fmt::format("{} as a policy or a map of layers to policies", key.name),
@@ -88,7 +66,6 @@ std::string to_policies(const Key& key, const ConfigNode& node) {
     seen.push_back(layers);
     const std::string policy = to_text(entry.value, fmt::format("the layers of {}", key.name),
                                        fmt::format("{}: {{0-5: {}}}", key.name, key.example));
-    check_policy(key, policy, entry.value);
     text += fmt::format("{}{}", text.empty() ? "" : ", ", layers.first);
     if (layers.last != layers.first) text += fmt::format("-{}", layers.last);
     text += ": " + policy;
@@ -146,7 +123,7 @@ void set_permissions(RunConfig& config, const ConfigNode& node) {
   }
   const bool empty = node.kind == ConfigNode::Kind::list && node.items.empty();
   if (empty) return;
-  for (std::string& name : to_texts(node, "allow", "allow=[micro_batch]")) {
+  for (std::string& name : to_names(node, "allow", "allow=[micro_batch]")) {
     const auto at = std::find(known.begin(), known.end(), name);
     const std::string expected = fmt::format("allow with names among {}", fmt::join(built, ", "));
     const std::string found = fmt::format("\"{}\" ({})", name, node.where);
@@ -165,7 +142,7 @@ void set_reports(RunConfig& config, const Key& key, const ConfigNode& node) {
   const std::vector<std::string_view> known = words(key.choices), refused = words(key.refused);
   std::vector<std::string> names;
   if (node.kind == ConfigNode::Kind::list && node.items.empty()) names.emplace_back("none");
-  if (names.empty()) names = to_texts(node, "report_to", "report_to=tensorboard");
+  if (names.empty()) names = to_names(node, "report_to", "report_to=tensorboard");
   for (const std::string& name : names) {
     const std::string expected = fmt::format("report_to as {}", fmt::join(known, ", "));
     const std::string found = fmt::format("\"{}\" ({})", name, node.where);

@@ -176,6 +176,19 @@ std::vector<std::string> to_texts(const ConfigNode& node, std::string_view key,
   return texts;
 }
 
+std::vector<std::string> to_names(const ConfigNode& node, std::string_view key,
+                                  std::string_view example) {
+  std::vector<std::string> names;
+  for (const std::string& text : to_texts(node, key, example))
+    for (size_t at = 0; at <= text.size();) {
+      const size_t comma = std::min(text.find(',', at), text.size());
+      const size_t first = std::min(text.find_first_not_of(' ', at), comma);
+      names.push_back(text.substr(first, comma - first));
+      at = comma + 1;
+    }
+  return names;
+}
+
 std::string to_choice(const ConfigNode& node, std::string_view key,
                       const std::vector<std::string_view>& choices, const RefusedChoices& refused) {
   const std::string expected = fmt::format("{} as one of {}", key, fmt::join(choices, ", "));

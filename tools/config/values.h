@@ -37,6 +37,10 @@ double to_seconds(const ConfigNode& node, std::string_view key);
 // A text or a list of texts, none empty.
 std::vector<std::string> to_texts(const ConfigNode& node, std::string_view key,
                                   std::string_view example);
+// Names, which have no comma: those of a text that commas separate, as others' command lines write
+// them, or of a list.
+std::vector<std::string> to_names(const ConfigNode& node, std::string_view key,
+                                  std::string_view example);
 // What is known and cannot be chosen here, why, and what to do (empty: the first choice).
 struct RefusedChoices {
   std::vector<std::string_view> names;

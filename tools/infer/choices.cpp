@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "engine/core/error.h"
-#include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "engine/io/text_reader.h"
 
 namespace snug {
 namespace {
@@ -74,19 +74,13 @@ int64_t characters(const std::string& text) {
 }  // namespace
 
 std::vector<Question> read_questions(const std::string& path) {
-  const MappedFile file(path);
-  const std::string_view text = file.text();
+  TextReader reader(path);
   std::vector<Question> out;
-  int64_t number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = text.substr(at, end - at);
-    at = end + 1;
-    ++number;
+  for (std::string_view line; reader.next_line(line, INT32_MAX);) {
     if (std::all_of(line.begin(), line.end(), is_space)) continue;
-    out.push_back(
-        parse_question(parse_json(line, path, number), fmt::format("{}:{}", path, number)));
-    out.back().line = number;
+    out.push_back(parse_question(parse_json(line, path, reader.line()),
+                                 fmt::format("{}:{}", path, reader.line())));
+    out.back().line = reader.line();
   }
   if (out.empty())
     fail(ErrorCode::data, fmt::format("questions in {}, one JSON object a line", path), "none",
@@ -163,14 +157,15 @@ int64_t longest_question(const Tokenizer& tokenizer, const std::vector<Question>
 }
 
 ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
-                             const std::vector<Question>& questions, const std::string& path) {
+                             const std::vector<Question>& questions, int64_t most,
+                             const std::string& path) {
   const int64_t T = session.decisions().T;
   int32_t* const tokens = session.tokens().as<int32_t>();
   int32_t* const targets = session.targets().as<int32_t>();
   ChoiceResult result;
   int64_t right = 0, right_norm = 0;
   for (const Question& q : questions) {
-    const QuestionTokens encoded = encode_question(tokenizer, q, T);
+    const QuestionTokens encoded = encode_question(tokenizer, q, most);
     std::vector<double>& scores = result.scores.emplace_back();
     if (!encoded.problem.empty()) {
       if (result.left_out++ == 0)

@@ -57,10 +57,12 @@ struct ChoiceResult {
 };
 
 // Scores those that can be with the eval program of a session of batches of one sequence; one
-// question at least can. What is longer than the session's T loses tokens at its beginning, as in
-// the harness. Throws data on a score that is not finite.
+// question at least can. `most` is that of longest_question, and the session's T is what it gave
+// or, if that is more, `most`: longer ones lose tokens at their beginning, as in the harness. Throws
+// data on a score that is not finite.
 ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
-                             const std::vector<Question>& questions, const std::string& path);
+                             const std::vector<Question>& questions, int64_t most,
+                             const std::string& path);
 
 // The share's standard error over n questions, as the harness gives it: sqrt(p (1 - p) / (n - 1)).
 double share_error(double share, int64_t n);

@@ -20,22 +20,14 @@ bool is_space(char c) {
 }  // namespace
 
 PromptFile::PromptFile(const std::string& path)
-    : path_(path), json_(path.ends_with(".jsonl")), text_(read_file(path)) {
-  const std::string_view text = text_;
-  if (const int64_t good = text_prefix(text); good < static_cast<int64_t>(text.size()))
-    fail_not_text(path, text, good);
-  int64_t number = 0;
-  for (size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < text.size();) {
-    size_t end = std::min(text.find('\n', at), text.size());
-    const size_t next = end + 1;
-    ++number;
-    if (end > at && text[end - 1] == '\r') --end;
-    const std::string_view line = text.substr(at, end - at);
-    if (!std::all_of(line.begin(), line.end(), is_space)) {
-      lines_.push_back({static_cast<int64_t>(at), static_cast<int64_t>(end), number});
-      if (json_) read(lines_.back());
-    }
-    at = next;
+    : path_(path), json_(unpacked_name(path).ends_with(".jsonl")) {
+  TextReader reader(path);
+  for (std::string_view line; reader.next_line(line, INT32_MAX);) {
+    if (std::all_of(line.begin(), line.end(), is_space)) continue;
+    const auto begin = static_cast<int64_t>(text_.size());
+    text_ += line;
+    lines_.push_back({begin, static_cast<int64_t>(text_.size()), reader.line()});
+    if (json_) read(lines_.back());
   }
   if (lines_.empty())
     fail(ErrorCode::data, "prompts in " + path, "none",

@@ -1,17 +1,15 @@
-// Prompts from a file: .jsonl, an object a line with the key "prompt"; any other name, text, a
-// prompt a line. Lines without a character but white space are skipped.
+// Prompts from a file, packed or not: .jsonl, an object a line with the key "prompt"; any other
+// name, text, a prompt a line (LF, CRLF, or CR alone ends it). Lines without a character but white
+// space are skipped.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "engine/io/files.h"
-
 namespace snug {
 
-// The file is read once and held, with the places of its lines: it may change while a long batch
-// runs.
+// The file is read once and its prompts are held: it may change while a long batch runs.
 class PromptFile {
  public:
   // Reads every line once. Throws data, naming file:line, also for bytes that are not UTF-8 or

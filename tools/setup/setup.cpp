@@ -9,6 +9,7 @@
 #include "engine/core/units.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/freeze.h"
+#include "layers/models/recompute.h"
 #include "layers/models/weights.h"
 #include "layers/ops/attention_cudnn.h"
 #include "optim/settings.h"
@@ -225,6 +226,21 @@ CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
               : CostModel::uncalibrated_gpu("a GPU", 100, 80, compute);
 }
 
+// What names mean in recompute and offload is the model's to say; the place of the key is said here.
+void check_policies(const RunConfig& config, const Model& model) {
+  for (const char* key : {"recompute", "offload"}) {
+    const bool again = key[0] == 'r';
+    const std::string& text = again ? config.recompute : config.offload;
+    if (text == "auto") continue;
+    try {
+      parse_policies(again ? text : "none", again ? "none" : text, model);
+    } catch (const Error& error) {
+      fail(error.code(), error.expected(), fmt::format("{} ({})", error.found(), config.where(key)),
+           error.advice());
+    }
+  }
+}
+
 }  // namespace
 
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
@@ -326,6 +342,8 @@ RunSetup make_setup(RunConfig config, bool looks) {
   const auto frozen_by = s.peft ? peft.frozen : frozen.says;
   s.model = std::make_unique<Model>(spec, precision, s.peft ? peft.frozen : std::move(frozen.says),
                                     peft.adapters, static_cast<int>(config.ranks), peft.codes);
+
+  check_policies(config, *s.model);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();

@@ -543,9 +543,9 @@ int TrainRun::steps() {
     constexpr double kBusy = 0.05;
     const double rate = tokens_of(timed_steps_ * samples_per_step(setup_.request)) / timed_seconds_;
     log_->say(fmt::format(
-        "predicted {:.0f} tokens/s ({}), measured {:.0f} over {} steps: {:+.0f} %{}",
+        "predicted {:.0f} tokens/s ({}), measured {:.0f} over {} steps, {:.3g} % of that{}",
         plan_.tokens_per_second(), plan_.cost, rate, timed_steps_,
-        100.0 * (plan_.tokens_per_second() / rate - 1),
+        100.0 * rate / plan_.tokens_per_second(),
         busy < kBusy ? std::string()
                      : fmt::format("; the machine was busy: for {:.0f} % of that time "
                                    "a thread was ready and other work had its processor",

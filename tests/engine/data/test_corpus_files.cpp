@@ -143,6 +143,9 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
   EXPECT_EQ(
       expand({"r/final/merges.txt", "m/*.txt", "tok"}),
       (Strings{"r/final/merges.txt", "m/readme.txt", "tok/merges.txt", "tok/tokenizer.json"}));
+  for (const char* name : {"m", "r", "kept", "old", "lora"})
+    EXPECT_ERROR(expand({name}), ErrorCode::data, "a folder of texts, " + (tmp_ / name),
+                 "a run or a model", "name the files");
   EXPECT_EQ(expand({"r/*.txt"}), (Strings{"r/log.txt"}));
   fs::create_directory_symlink(tmp_ / "x/planned", tmp_ / "link");
   EXPECT_EQ(expand({""}), mine);
@@ -156,6 +159,8 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
 
 TEST_F(CorpusFiles, MissingSourcesAreErrors) {
   EXPECT_ERROR(expand_corpus({}), ErrorCode::data, "training text", "an empty list", "train_data");
+  EXPECT_ERROR(expand({"a.txt,b.txt"}), ErrorCode::data, tmp_ / "a.txt,b.txt",
+               "nothing of that name", "several are a list: [a.txt, b.txt]");
   EXPECT_ERROR(expand({"no.txt"}), ErrorCode::data, tmp_ / "no.txt", "nothing of that name",
                "path");
   EXPECT_ERROR(expand({"*.txt"}), ErrorCode::data, "match '" + tmp_.path(), "none", "**");

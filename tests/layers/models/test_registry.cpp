@@ -342,14 +342,13 @@ TEST(OffloadText, MistakesAreNamed) {
                  advice);
   };
   const std::string names =
-      "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, heads, rstdq, "
-      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, down, "
-      "sum, "
-      "qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, qkv_unscaled, "
-      "attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, attention_proj_input, "
-      "fc_input, mlp_proj_input, joined with +, or a map of layers";
-  for (const char* name : {"x", "out", "norms", "auto", ""})
-    refused("none", name, names, std::string("offload: ") + name, "offload=block");
+      "offload as auto, one of none, inputs, mlp, attention, block, norm1, mean1, rstd1, qkv, att, "
+      "lse, mid, "
+      "norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to them";
+  for (const char* name : {"x", "out", "auto", "", "heads"})
+    refused("none", name, names, "\"" + std::string(name) + "\"", "offload=block");
+  refused("none", "norms", names, "\"norms\"", "did you mean norm1?");
+  refused("none", "input", names, "\"input\"", "did you mean inputs?");
   refused("none", "3: inputs", "layers between 0 and 2 in the offload map", "\"3\"",
           "offload=\"{0-2: block}\"");
   refused("none", "2-1: inputs", "ranges of the offload map to go up", "\"2-1\"", "1-2");
@@ -369,17 +368,14 @@ TEST(RecomputeText, MistakesAreNamed) {
     EXPECT_ERROR(parse_policies(text, "none", model), ErrorCode::usage, expected, found, advice);
   };
   const std::string presets =
-      "recompute as one of none, norms, mlp, attention, block, norm1, mean1, rstd1, heads, rstdq, "
-      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, rows, fc, act, down, "
-      "sum, "
-      "qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, qkv_unscaled, "
-      "attention_proj_unscaled, fc_unscaled, mlp_proj_unscaled, qkv_input, attention_proj_input, "
-      "fc_input, mlp_proj_input, joined with +, or a map of layers";
-  refused("blocks", presets, "recompute: blocks", "recompute=block");
-  refused("", presets, "recompute: ", "recompute=block");
-  refused("norms+", presets, "recompute: ", "recompute=block");
-  refused("norms+all", presets, "recompute: all", "recompute=block");
-  refused("{0-1: everything}", presets, "recompute: everything", "recompute=block");
+      "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, qkv, "
+      "att, lse, mid, "
+      "norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to them";
+  refused("blocks", presets, "\"blocks\"", "did you mean block?");
+  refused("", presets, "\"\"", "recompute=block");
+  refused("norms+", presets, "\"\"", "recompute=block");
+  refused("norms+all", presets, "\"all\"", "recompute=block");
+  refused("{0-1: everything}", presets, "\"everything\"", "recompute=block");
   refused("3: block", "layers between 0 and 2", "\"3\"", "{0-2: block}");
   refused("{0-3: block}", "layers between 0 and 2", "\"3\"", "{0-2: block}");
   refused("-1: block", "layers between 0 and 2", "\"\"", "{0-2: block}");

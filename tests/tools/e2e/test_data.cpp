@@ -101,6 +101,23 @@ TEST(DataForms, TheColumnAndItsErrors) {
   EXPECT_EQ(made.code, 0) << made.err;
 }
 
+// Whoever reads JSON is told of the data what the others are: here, rows that quotes have eaten.
+TEST(DataForms, JsonSaysWhatBecameOfTheData) {
+  const Workspace w;
+  std::string table = "text\n";
+  for (int i = 0; i < 80; ++i) table += "the cat sees a red door " + std::to_string(i) + "\n";
+  spill(w.path("a.csv"), table + "\"one\ntwo\"\n");
+  w.trained("run", {"max_steps=2"});
+  const std::string said = "1 line break inside of quotes, e.g. at " + w.path("a.csv") + ":82";
+  EXPECT_NE(preview(w, {"train_data=" + w.path("a.csv")})["data"].get<std::string>().find(said),
+            std::string::npos);
+  const Outcome eval =
+      run({"eval", "--model", w.path("run/final"), "--data", w.path("a.csv"), "--json"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_NE(Json::parse(eval.out)["data"].get<std::string>().find(said), std::string::npos)
+      << eval.out;
+}
+
 // A column that nothing has, and tables without the one that is asked for.
 TEST(DataForms, TokenizerTrainSpeaksOfColumns) {
   const Workspace w;

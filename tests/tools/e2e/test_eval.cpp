@@ -2,6 +2,7 @@
 // with the same weights (tests/golden/eval_make.py).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -132,6 +133,23 @@ TEST(Eval, ChoicesAreScoredAsInTheHarness) {
   EXPECT_NE(text.out.find("over 8 questions, 24 choices"), std::string::npos) << text.out;
 }
 
+// Lines are those of every reader of text: CR alone ends them too, and UTF-16 is named.
+TEST(Eval, QuestionsAreReadAsTexts) {
+  const Fixture f;
+  const std::string questions = slurp(f.path("questions.jsonl"));
+  std::string cr = questions;
+  std::replace(cr.begin(), cr.end(), '\n', '\r');
+  spill(f.path("cr.jsonl"), cr);
+  EXPECT_EQ(f.json_of({"--choices", f.path("cr.jsonl")})["scores"],
+            f.json_of({"--choices", f.path("questions.jsonl")})["scores"]);
+  std::string wide = "\xff\xfe";
+  for (const char c : questions) wide += {c, '\0'};
+  spill(f.path("wide.jsonl"), wide);
+  const Outcome refused = f.eval({"--choices", f.path("wide.jsonl")});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("UTF-16"), std::string::npos) << refused.err;
+}
+
 // Questions that cannot be scored are counted, and those around them have their scores.
 TEST(Eval, AQuestionThatCannotBeScoredIsLeftOut) {
   const Fixture f;
@@ -170,6 +188,12 @@ TEST(Eval, AQuestionThatCannotBeScoredIsLeftOut) {
         << text.out;
     EXPECT_NE(text.out.find(row.why), std::string::npos) << text.out;
   }
+  // The others need fewer tokens than a sample may have, which is the bound that is named.
+  spill(f.path("short.jsonl"),
+        Json({{"query", "a"}, {"choices", {"b", "c"}}, {"gold", 0}}).dump() + "\n" +
+            Json({{"query", "a"}, {"choices", {longer, "b"}}, {"gold", 0}}).dump());
+  const Outcome text = f.eval({"--choices", f.path("short.jsonl")});
+  EXPECT_NE(text.out.find("tokens and a sample holds 48"), std::string::npos) << text.out;
 }
 
 TEST(Eval, WhatIsWrongIsExplained) {
