@@ -33,7 +33,10 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
       n_lse_("head.lse"),
       scope_embedding_("embedding"),
       scope_head_("head") {
-  embedding_.emplace(spec_, precision, params_);
+  embedding_.emplace(spec_, precision, params_, adapters_);
+  for (const AdapterKind* kind : kinds_of(adapters_))
+    for (const AdapterParam& p : kind->shared(layers_of(adapters_, *kind)))
+      params_.add({.name = Name(p.name), .shape = p.shape, .trainable = false});
   for (int64_t l = 0; l < spec.L; ++l) {
     blocks_.push_back(std::make_unique<Block>(spec_, precision, l, params_, adapters_));
     n_cache_k_.push_back(join(blocks_.back()->name(), "cache_k"));
@@ -50,10 +53,13 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
   }
   embedding_->derive(params_);
   const auto expect_adapters = [&] {
-    for (const auto& [layer, adapter] : adapters_)
-      require(params_.find(adapter.kind == AdapterKind::ia3 ? adapter_scale_name(layer, adapter, 0)
-                                                            : adapter_a_name(layer)) >= 0,
-              "a linear layer for every adapter");
+    for (const auto& [layer, adapter] : adapters_) {
+      const int weight = params_.find(layer + ".weight");
+      require(weight >= 0, "a linear layer for every adapter");
+      const Shape& shape = params_[weight].shape;
+      for (const AdapterParam& p : adapter.kind->params({layer, "", &adapter, shape[1], shape[0]}))
+        require(params_.find(p.name) >= 0, "the adapter of a layer");
+    }
   };
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_, adapters_);

@@ -30,6 +30,7 @@ enum class KeyKind {
   permissions,  // a list of names
   reports,      // the same, of report_to
   groups,       // a list of maps, of param_groups
+  patterns,     // a map of regular expressions to numbers (patterns.h)
   kwargs        // a map whose entries are other keys
 };
 

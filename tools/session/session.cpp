@@ -21,7 +21,7 @@ Settings settings_for(Settings settings, const Decisions& decisions) {
 
 bool learns_magnitudes(const Model& model) {
   for (const auto& [layer, adapter] : model.adapters())
-    if (adapter.kind == AdapterKind::dora) return true;
+    if (adapter.kind->starts_from_weight()) return true;
   return false;
 }
 
