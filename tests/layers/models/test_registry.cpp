@@ -19,6 +19,29 @@ ModelSpec map_of(const std::string& map) {
   return resolve_model("", map).spec;
 }
 
+// What published files hold beside the weights: masks, positions and frequencies that transformers once
+// saved (EleutherAI/pythia-70m, meta-llama/Llama-2-7b, google-bert/bert-base-uncased, openai-community/gpt2).
+TEST(Registry, BuffersOfPublishedFilesAreNoStrangers) {
+  const auto ignored = [](const char* type, const char* tensor) {
+    return find_family(type, "config.json").ignorable(tensor);
+  };
+  for (const char* name :
+       {"attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq"})
+    EXPECT_TRUE(ignored("gpt_neox", (std::string("gpt_neox.layers.5.") + name).c_str())) << name;
+  for (const char* name : {"attention.dense.bias", "attention.query_key_value.bias",
+                           "input_layernorm.bias", "attention.rotary_emb.weight"})
+    EXPECT_FALSE(ignored("gpt_neox", (std::string("gpt_neox.layers.5.") + name).c_str())) << name;
+  EXPECT_TRUE(ignored("llama", "model.layers.31.self_attn.rotary_emb.inv_freq"));
+  EXPECT_FALSE(ignored("llama", "model.layers.31.self_attn.q_proj.bias"));
+  for (const char* type : {"bert", "roberta", "distilbert"})
+    EXPECT_TRUE(ignored(type, "bert.embeddings.position_ids")) << type;
+  EXPECT_TRUE(ignored("roberta", "roberta.embeddings.token_type_ids"));
+  EXPECT_FALSE(ignored("bert", "bert.embeddings.token_type_embeddings.weight"));
+  for (const char* name : {"h.0.attn.bias", "transformer.h.11.attn.masked_bias"})
+    EXPECT_TRUE(ignored("gpt2", name)) << name;
+  EXPECT_FALSE(ignored("gpt2", "h.0.attn.c_attn.bias"));
+}
+
 // Sizes as published; the counts are those of transformers' num_parameters().
 TEST(Registry, NamedShapesHaveTheirPublishedSizes) {
   struct Named {

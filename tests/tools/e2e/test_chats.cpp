@@ -116,6 +116,14 @@ TEST(Chats, AreLearnedEvaluatedAndTalkedTo) {
                              "--temperature", "0", "--max-new-tokens", "8", "--json"});
   ASSERT_EQ(fresh.code, 0) << fresh.err;
   EXPECT_EQ(Json::parse(fresh.out)["tokens"], second["tokens"]);
+  // Begun again, the same words have the same answer: all but the last token of them is in the cache,
+  // which has to be fed for what follows it.
+  const Outcome again = run(talk, "Hi\n/reset\nHi\n");
+  ASSERT_EQ(again.code, 0) << again.err;
+  const Json repeated = Json::parse(again.out.substr(again.out.find('\n') + 1));
+  EXPECT_EQ(repeated["tokens"], first["tokens"]);
+  EXPECT_EQ(repeated["prompt_tokens"], first["prompt_tokens"]);
+  EXPECT_EQ(repeated["cached_tokens"].get<int>(), first["prompt_tokens"].get<int>() - 1);
 
   spill(w.path("run/final/generation_config.json"),
         "{\"do_sample\": true, \"temperature\": 0.5, \"top_p\": 0.9, \"max_new_tokens\": 3}");
