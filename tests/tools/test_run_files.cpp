@@ -384,6 +384,34 @@ TEST(RunStory, NumbersOfALine) {
   EXPECT_TRUE(std::isnan(number_in_line("{\"loss\":", "loss")));
 }
 
+// A process that ended before it logged is only in legs.jsonl: it stands behind all lines up to its step,
+// that of the step it began at among them, and before what came later.
+TEST(RunStory, ALegWithoutALineStandsWhereItBegan) {
+  TempFolder tmp;
+  const std::string run = tmp / "run";
+  fs::create_directories(run);
+  spill(run + "/metrics.jsonl",
+        R"({"step":10,"loss":3,"elapsed_seconds":1.5,"leg":{"from_step":0,"began":"b0"}})"
+        "\n"
+        R"({"step":20,"loss":2,"elapsed_seconds":2.5})"
+        "\n"
+        R"({"step":30,"loss":1,"elapsed_seconds":4,"leg":{"from_step":25,"began":"b2"}})"
+        "\n");
+  spill(run + "/legs.jsonl",
+        R"({"from_step":0,"began":"b0"})"
+        "\n"
+        R"({"from_step":20,"began":"b1"})"
+        "\n"
+        R"({"from_step":25,"began":"b2"})"
+        "\n");
+  const ReportRun r = read_run(run);
+  ASSERT_EQ(r.legs.size(), 3u);
+  EXPECT_EQ(r.legs[0].when + r.legs[1].when + r.legs[2].when, "b0b1b2");
+  EXPECT_FALSE(r.legs[1].logged);
+  EXPECT_GT(r.legs[1].seconds, 2.5);
+  EXPECT_LT(r.legs[1].seconds, 2.6);
+}
+
 // What a folder says: legs with their plans, the best step, samples, and whose weights final/ has.
 TEST(RunStory, IsReadFromTheFolder) {
   TempFolder tmp;

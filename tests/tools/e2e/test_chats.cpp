@@ -133,6 +133,20 @@ TEST(Chats, AreLearnedEvaluatedAndTalkedTo) {
   EXPECT_NE(asked.err.find("generation_config.json: do_sample, temperature 0.5, top_p 0.9\n"),
             std::string::npos)
       << asked.err;
+  // Who names a temperature draws, with the rest of what the file says; without one do_sample decides.
+  spill(w.path("run/final/generation_config.json"), "{\"temperature\": 0.5, \"top_p\": 0.9}");
+  const auto said_of = [&](const std::vector<std::string>& more) {
+    const Outcome o2 = run(joined({"generate", "--model", w.path("run/final"), "--prompt", "Hi",
+                                   "--use-generation-config", "--max-new-tokens", "1"},
+                                  more));
+    EXPECT_EQ(o2.code, 0) << o2.err;
+    return o2.err;
+  };
+  EXPECT_NE(said_of({}).find("generation_config.json: greedy (no do_sample)\n"), std::string::npos);
+  EXPECT_NE(said_of({"--temperature", "0"}).find("generation_config.json: nothing that differs\n"),
+            std::string::npos);
+  EXPECT_NE(said_of({"--temperature", "0.7"}).find("generation_config.json: top_p 0.9\n"),
+            std::string::npos);
   spill(w.path("run/final/generation_config.json"), "{\"penalty_alpha\": 0.6}");
   const Outcome unknown = run(
       {"generate", "--model", w.path("run/final"), "--prompt", "Hi", "--use-generation-config"});
