@@ -348,6 +348,9 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
           "samples = global_step x global_batch", "9223372036854775807 a step");
   refused([&](Json& j) { j["pinned"]["max_length"] = huge; },
           "samples = global_step x global_batch", "of 9223372036854775807 tokens");
+  // Nothing overflows, and yet no run is so long.
+  refused([&](Json& j) { j["pinned"]["max_length"] = (int64_t{1} << 60) / 54 + 1; },
+          "below 2^60 tokens", "54 samples at step 9, 6 a step of 21350398233460130 tokens");
 }
 
 // Before the start had a field of its own it could be the best evaluation.
