@@ -10,6 +10,7 @@
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "layers/models/recompute.h"
+#include "layers/models/stop_tokens.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace snug {
@@ -40,6 +41,27 @@ TEST(Registry, BuffersOfPublishedFilesAreNoStrangers) {
   for (const char* name : {"h.0.attn.bias", "transformer.h.11.attn.masked_bias"})
     EXPECT_TRUE(ignored("gpt2", name)) << name;
   EXPECT_FALSE(ignored("gpt2", "h.0.attn.c_attn.bias"));
+}
+
+// generation_config.json before config.json; ids of [0,V), each once, in their order.
+TEST(Registry, StopTokensAreThoseOfTheFolder) {
+  const TempFolder folder;
+  ModelSpec spec;
+  spec.V = 10;
+  const auto stops = [&] { return model_stop_tokens(folder.path(), spec); };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(stops(), std::nullopt);
+  std::ofstream(folder / "config.json") << R"({"eos_token_id": 9})";
+  EXPECT_EQ(stops(), Ids{9}) << "the last one of the vocabulary";
+  std::ofstream(folder / "config.json") << R"({"eos_token_id": [9, 10, 0, -1, 9, 4294967297]})";
+  EXPECT_EQ(stops(), (Ids{9, 0}));
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": null})";
+  EXPECT_EQ(stops(), (Ids{9, 0})) << "it says nothing";
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": [3, 4]})";
+  EXPECT_EQ(stops(), (Ids{3, 4}));
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": "</s>"})";
+  EXPECT_ERROR(stops(), ErrorCode::data, "eos_token_id as an integer or a list of integers in",
+               "</s>", "50256");
 }
 
 // Sizes as published; the counts are those of transformers' num_parameters().
