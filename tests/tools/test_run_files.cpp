@@ -227,6 +227,18 @@ TEST(Events, AResumeCutsAndGoesOn) {
   EXPECT_FALSE(fs::exists(tmp / "nothing"));
 }
 
+// TensorBoard shows a text as Markdown, which takes lines behind four spaces as they are.
+TEST(Events, EveryLineOfATextIsShownAsItIs) {
+  TempFolder tmp;
+  EventFile file(tmp.path(), -1);
+  file.text(3, "config", "a: 1\nbc: 2\n\nd", 7.0);
+  file.sync();
+  const std::vector<Record> records = records_of(file.path());
+  EXPECT_EQ(records.back().step, 3);
+  EXPECT_NE(records.back().rest.find("    a: 1\n    bc: 2\n    \n    d\n"), std::string::npos)
+      << records.back().rest;
+}
+
 StepMetrics step_metrics(int64_t step) {
   StepMetrics m;
   m.step = step;
@@ -382,6 +394,33 @@ TEST(RunStory, NumbersOfALine) {
   EXPECT_TRUE(std::isnan(number_in_line(line, "oss")));
   EXPECT_TRUE(std::isnan(number_in_line(R"({"sample":"\"loss\":9"})", "loss")));
   EXPECT_TRUE(std::isnan(number_in_line("{\"loss\":", "loss")));
+}
+
+// A process that ended before it logged is only in legs.jsonl: it stands behind all lines up to its step,
+// that of the step it began at among them, and before what came later.
+TEST(RunStory, ALegWithoutALineStandsWhereItBegan) {
+  TempFolder tmp;
+  const std::string run = tmp / "run";
+  fs::create_directories(run);
+  spill(run + "/metrics.jsonl",
+        R"({"step":10,"loss":3,"elapsed_seconds":1.5,"leg":{"from_step":0,"began":"b0"}})"
+        "\n"
+        R"({"step":20,"loss":2,"elapsed_seconds":2.5})"
+        "\n"
+        R"({"step":30,"loss":1,"elapsed_seconds":4,"leg":{"from_step":25,"began":"b2"}})"
+        "\n");
+  spill(run + "/legs.jsonl", R"({"from_step":0,"began":"b0"})"
+                             "\n"
+                             R"({"from_step":20,"began":"b1"})"
+                             "\n"
+                             R"({"from_step":25,"began":"b2"})"
+                             "\n");
+  const ReportRun r = read_run(run);
+  ASSERT_EQ(r.legs.size(), 3u);
+  EXPECT_EQ(r.legs[0].when + r.legs[1].when + r.legs[2].when, "b0b1b2");
+  EXPECT_FALSE(r.legs[1].logged);
+  EXPECT_GT(r.legs[1].seconds, 2.5);
+  EXPECT_LT(r.legs[1].seconds, 2.6);
 }
 
 // What a folder says: legs with their plans, the best step, samples, and whose weights final/ has.

@@ -2,6 +2,7 @@
 // prediction.
 #include <gtest/gtest.h>
 
+#include "engine/core/units.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -130,6 +131,18 @@ TEST(PlanCommand, ComparesOptimizers) {
                            "4 B of state a parameter; state ", "2.03 B of state a parameter, with ",
                            " less, peak ", " more, peak ", "may\nshow as nothing"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
+  // In lines that are as long as the terminal is wide.
+  std::string line = text.out;
+  for (size_t at = 0; (at = line.find('\n', at)) != std::string::npos;)
+    line.replace(at, std::min(line.find_first_not_of("\n ", at), line.size()) - at, " ");
+  for (int i = 1; i < 7; ++i) {
+    const int64_t less = all["plans"][static_cast<size_t>(i)]["saved_state_bytes"];
+    ASSERT_NE(less, 0);
+    EXPECT_NE(line.find("state " + human_bytes(std::abs(less)) + (less > 0 ? " less" : " more")),
+              std::string::npos)
+        << less << "\n"
+        << line;
+  }
   const Outcome unknown = run(joined(tiny, {"--compare", "optim=adamw,adan"}));
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("did you mean adam?"), std::string::npos) << unknown.err;
