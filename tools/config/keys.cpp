@@ -21,7 +21,7 @@ constexpr Range kScaleAboveZero{.min = 1e-30, .max = 1e30};
 std::vector<Key> keys_of_models() {
   using C = RunConfig;
   using K = KeyKind;
-  std::vector<Key> keys = {
+  return {
       // clang-format off
       {.name = "model", .section = "model", .kind = K::model, .field = &C::model,
        .doc = model_text(),
@@ -99,7 +99,7 @@ std::vector<Key> keys_of_models() {
 std::vector<Key> other_keys() {
   using C = RunConfig;
   using K = KeyKind;
-  return {
+  std::vector<Key> keys = {
       // clang-format off
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...} or {\"input_ids\": [...]}, "

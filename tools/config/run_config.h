@@ -13,6 +13,9 @@
 
 namespace snug {
 
+// RunConfig::where() of what was written there.
+inline constexpr const char* kCommandLine = "command line";
+
 struct RunConfig {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
   // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two
