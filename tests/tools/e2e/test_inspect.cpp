@@ -86,7 +86,11 @@ TEST(Inspect, CheckpointsAndRuns) {
   EXPECT_EQ(c["kind"], "checkpoint");
   EXPECT_EQ(c["complete"], true);
   EXPECT_EQ(c["step"], 6);
+  EXPECT_EQ(c["samples"], 6 * 6);
   EXPECT_EQ(c["tokens_seen"], 6 * 6 * 32);
+  const Json at_six = w.json("run/checkpoint-6/trainer_state.json");
+  EXPECT_NEAR(c["epoch"].get<double>(), at_six["epoch"].get<double>(), 1e-6);
+  EXPECT_EQ(c["tokens_seen"], at_six["num_input_tokens_seen"]);
   EXPECT_EQ(c["pinned"]["global_batch"], 6);
   EXPECT_EQ(c["pinned"]["precision"], "fp32");
   const Json state = w.json("run/checkpoint-6/snug_state.json");
