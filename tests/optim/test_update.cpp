@@ -382,8 +382,7 @@ TEST_P(OptimUpdate, TakesADecayOfZeroAndOneForWhatHasNone) {
   UpdateCase u = periodic_case(GetParam(), table_of({50, 50, 50}));  // groups 0, 0, 1
   for (float& rate : u.state.learning_rate) rate = 0.5f;
   UpdateCase none = u, much = u;
-  none.config.weight_decay = 0;
-  much.config.weight_decay = 0.3;
+  none.config.weight_decay = 0, much.config.weight_decay = 0.3;
   u.config.groups = {{.rate = 1, .weight_decay = 0}, {.rate = 1, .weight_decay = 0.3}};
   u.config.group_of = {1, 0, 2};
   const Values got = run_in_all_modes(u.body())["master"],

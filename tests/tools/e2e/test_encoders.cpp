@@ -335,6 +335,24 @@ TEST(Encoders, SeveralLabelsAndValues) {
   const std::vector<Json> of_values = predicted(w.path("values/final"), w.path("values.tsv"));
   EXPECT_NEAR(of_values[0]["value"].get<double>(), 1.5, 0.5);
   EXPECT_NEAR(of_values[1]["value"].get<double>(), -0.5, 0.5);
+  // What is read by people has the same numbers, shorter.
+  const auto table = [&](const char* model, const char* data) {
+    const Outcome o = run({"predict", "--model", w.path(model), "--data", w.path(data)});
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.out;
+  };
+  const std::string in_words = table("values/final", "values.tsv");
+  for (size_t row = 0; row < 2; ++row) {
+    char number[32];
+    std::snprintf(number, sizeof number, "  %.6g ", of_values[row]["value"].get<double>());
+    EXPECT_NE(in_words.find(number), std::string::npos) << number << "\n" << in_words;
+  }
+  const std::string labels = table("several/final", "several.jsonl");
+  for (const auto& [name, score] : of_several["probabilities"].items()) {
+    char number[64];
+    std::snprintf(number, sizeof number, "%s %.4f", name.c_str(), score.get<double>());
+    EXPECT_NE(labels.find(number), std::string::npos) << number << "\n" << labels;
+  }
   const Json pearson = evaluated(w.path("values/final"), w.path("values.tsv"));
   EXPECT_GT(pearson["pearson"], 0.99) << pearson;
 }

@@ -269,7 +269,14 @@ TEST(PlanCommand, SaysWhatTheBudgetCosts) {
   const std::string least = std::to_string(open["minimum_bytes"].get<int64_t>());
   const Json tight = Json::parse(run(joined(kGpt2, {"memory=" + least, "--json"})).out);
   EXPECT_TRUE(tight["fits"].get<bool>());
-  EXPECT_GT(tight["price"]["slower_than_unlimited"], 0.0);
+  const double slower = tight["price"]["slower_than_unlimited"];
+  EXPECT_GT(slower, 0.0);
+  // By how much a step is slower, and how many tokens a second that takes, are two figures.
+  EXPECT_NEAR(tight["price"]["fewer_tokens_than_unlimited"].get<double>(), slower / (1 + slower),
+              1e-9);
+  EXPECT_NEAR(open["predicted_tokens_per_second"].get<double>() /
+                  tight["predicted_tokens_per_second"].get<double>(),
+              1 + slower, 1e-6 * (1 + slower));
   EXPECT_NE(tight["sentence"].get<std::string>().find("fewer tokens/s than without a budget"),
             std::string::npos);
   EXPECT_FALSE(tight["solver"]["result"].get<std::string>().empty());
