@@ -460,12 +460,6 @@ void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
   stores_->done_reading();
 }
 
-void Session::train_weights() {
-  if (!kept_ || ctx_.planning()) return;
-  if (to_trained_ >= 0) move_weights(WeightsMove::to_trained);
-  kept_ = false;
-}
-
 void Session::micro(bool first_of_window) {
   const int64_t B = decisions_.micro_batch;
   const Extent used = this->used(B);
@@ -510,27 +504,6 @@ void Session::update() {
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
   device_ahead_ = true;
-}
-
-void Session::keep_weights() {
-  if (!kept_ && to_kept_ >= 0) move_weights(WeightsMove::to_kept);
-  kept_ = true;
-}
-
-// Whatever the last step found: the state of steps is as it was when this is done.
-void Session::move_weights(WeightsMove where) {
-  StepState saved{};
-  if (!ctx_.planning()) {
-    saved = state();
-    state().found_inf = 0;
-    send_state();
-  }
-  ctx_.program(schedule_, where == WeightsMove::to_kept ? to_kept_ : to_trained_, [&] {
-    optimizer_->move(ctx_, stores_->targets(), stores_->states(), update_state(), where);
-    stores_->share(ctx_);
-    if (packed_) packed_->pack(ctx_, stores_->weights(), false);
-  });
-  if (!ctx_.planning()) state() = saved;
 }
 
 void Session::evaluate() {
