@@ -145,7 +145,9 @@ TEST(SlowSessionHostUpdate, HasTheBitsOfTheKernels) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(name_of(c));
     if (std::string(c.precision) == "fp16") continue;  // as bf16
-    if (!can_update_on_host({.name = c.optimizer})) continue;
+    OptimizerConfig optimizer;
+    optimizer.name = c.optimizer;
+    if (!can_update_on_host(optimizer)) continue;
     const Model model = model_of(c);
     test::RunOptions o = options_of(c, model);
     o.settings.target = Place::emu;
