@@ -36,7 +36,6 @@ struct GroupBlock {
   std::atomic<int32_t> given_up{0};  // 1 + the first rank that did
   std::atomic<int32_t> told{0};      // its reason is written
   char reason[1024];
-  std::atomic<int64_t> gathered{INT64_MAX};
   RankSlot slots[kMostRanks];
 };
 
@@ -254,10 +253,6 @@ void Group::throw_given_up() const {
        "resume=latest where there is a checkpoint, once the reason is gone; a longer ddp_timeout "
        "for "
        "ranks that are slow");
-}
-
-std::atomic<int64_t>& Group::gathered() {
-  return block_->gathered;
 }
 
 }  // namespace snug

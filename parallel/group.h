@@ -64,8 +64,6 @@ class Group {
   int who_gave_up() const;
   bool given_up() const;
   std::string reason() const;
-  // Parameters below this number may be changed: of a checkpoint that one rank writes of all (SaveRing).
-  std::atomic<int64_t>& gathered();
 
   // What the process that starts ranks does with the block.
   static GroupBlock& map_block(int file);

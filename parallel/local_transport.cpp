@@ -50,13 +50,6 @@ const std::byte* LocalTransport::theirs(int rank, const View& mine) const {
   return group_.arena(rank) + at;
 }
 
-View LocalTransport::on(int rank, const View& mine) const {
-  if (arena_ == nullptr) return {};
-  View v = mine;
-  v.data = const_cast<std::byte*>(theirs(rank, mine));
-  return v;
-}
-
 void LocalTransport::all_gather(const View& full, const View& mine, int threads) {
   group_.barrier("all_gather", static_cast<uint64_t>(full.bytes()));
   const int64_t bytes = mine.bytes(), chunks = (bytes + kChunkBytes - 1) / kChunkBytes;

@@ -19,7 +19,6 @@ class LocalTransport final : public Transport {
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
   void attach(std::byte* arena, int64_t bytes) override;
-  View on(int rank, const View& mine) const override;
   void all_gather(const View& full, const View& mine, int threads) override;
   void reduce_scatter_sum(const GradView& mine, const View& full, int threads) override;
   void all_reduce_sum(const View& x, int threads) override;

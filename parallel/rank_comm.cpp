@@ -25,10 +25,6 @@ void RankComm::attach(std::byte* arena, int64_t bytes) {
   transport_->attach(arena, bytes);
 }
 
-View RankComm::on(int rank, const View& mine) const {
-  return transport_ ? transport_->on(rank, mine) : View();
-}
-
 void RankComm::check(Context& ctx, const View& full, const View& piece) const {
   require(full.elements() == piece.elements() * size_ && full.dtype == piece.dtype,
           "size() equal pieces of one dtype");

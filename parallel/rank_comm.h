@@ -20,7 +20,6 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual void attach(std::byte* arena, int64_t bytes) = 0;
-  virtual View on(int rank, const View& mine) const = 0;
   virtual void all_gather(const View& full, const View& mine, int threads) = 0;
   virtual void reduce_scatter_sum(const GradView& mine, const View& full, int threads) = 0;
   virtual void all_reduce_sum(const View& x, int threads) = 0;
@@ -44,7 +43,6 @@ class RankComm final : public Comm {
   void reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) override;
   void all_reduce_sum(Context& ctx, const View& x) override;
   void sum_step(Context& ctx, const View& state) override;
-  View on(int rank, const View& mine) const override;
 
  private:
   void check(Context& ctx, const View& full, const View& piece) const;

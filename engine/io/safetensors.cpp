@@ -10,6 +10,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/safetensors_header.h"
+#include "engine/io/safetensors_pieces.h"
 
 namespace snug {
 namespace {
@@ -162,7 +163,36 @@ int64_t SafeTensor::elements() const {
   return bytes * 8 / bits_of(dtype);
 }
 
-SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path), file_(path) {
+SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
+  if (safetensors_in_pieces(path))
+    join_pieces();
+  else
+    open();
+  by_name_.resize(tensors_.size());
+  for (size_t i = 0; i < by_name_.size(); ++i) by_name_[i] = static_cast<int32_t>(i);
+  std::sort(by_name_.begin(), by_name_.end(), [this](int32_t a, int32_t b) {
+    return tensors_[static_cast<size_t>(a)].name < tensors_[static_cast<size_t>(b)].name;
+  });
+}
+
+void SafetensorsReader::join_pieces() {
+  const SafetensorsPieces pieces(path_);
+  metadata_ = pieces.metadata();
+  int64_t bytes = 0;
+  for (const PiecedTensor& t : pieces.tensors()) bytes += t.elements() * (bits_of(t.dtype) / 8);
+  joined_.resize(static_cast<size_t>(bytes));
+  uint8_t* to = joined_.data();
+  for (const PiecedTensor& t : pieces.tensors()) {
+    const int64_t size = t.elements() * (bits_of(t.dtype) / 8);
+    pieces.read(t, to);
+    tensors_.push_back({t.name, t.dtype, t.shape, to, size});
+    to += size;
+  }
+}
+
+void SafetensorsReader::open() {
+  const std::string& path = path_;
+  file_ = MappedFile(path);
   if (file_.size() < 8)
     fail(ErrorCode::data, fmt::format("{} to have at least 8 bytes, the header's length", path),
          fmt::format("{} bytes", file_.size()), kAgain);
@@ -198,11 +228,6 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path), fil
     fail(ErrorCode::data,
          fmt::format("{} to end with its last tensor, {} bytes of data", path, end),
          fmt::format("{} bytes of data", space), kAgain);
-  by_name_.resize(tensors_.size());
-  for (size_t i = 0; i < by_name_.size(); ++i) by_name_[i] = static_cast<int32_t>(i);
-  std::sort(by_name_.begin(), by_name_.end(), [this](int32_t a, int32_t b) {
-    return tensors_[static_cast<size_t>(a)].name < tensors_[static_cast<size_t>(b)].name;
-  });
 }
 
 const SafeTensor* SafetensorsReader::find(std::string_view name) const {

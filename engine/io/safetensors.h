@@ -67,7 +67,8 @@ class SafetensorsReader {
  public:
   static constexpr int64_t kMaxHeader = 100'000'000;
 
-  // Maps and checks the file. Throws data if any check of the format fails.
+  // Maps and checks the file. Throws data if any check of the format fails. Of a file in pieces
+  // (safetensors_pieces.h) the tensors are put together in memory.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -82,8 +83,12 @@ class SafetensorsReader {
   void drop_pages() const { file_.drop_pages(); }
 
  private:
+  void open();
+  void join_pieces();
+
   std::string path_;
   MappedFile file_;
+  std::vector<uint8_t> joined_;
   std::vector<SafeTensor> tensors_;
   std::vector<int32_t> by_name_;  // indices into tensors_, names ascending
   SafeMetadata metadata_;
@@ -132,11 +137,13 @@ class SafetensorsLayout {
   SafetensorsLayout(SafeMetadata metadata, std::vector<SafeSpec> tensors);
 
   const std::vector<SafeSpec>& tensors() const { return tensors_; }
+  const SafeMetadata& metadata() const { return metadata_; }
   int64_t bytes_of(int64_t index) const { return bytes_[static_cast<size_t>(index)]; }
   int64_t total_bytes() const { return total_; }         // of the whole file
   const std::string& header() const { return header_; }  // N included
 
  private:
+  SafeMetadata metadata_;
   std::vector<SafeSpec> tensors_;
   std::vector<int64_t> bytes_;
   std::string header_;

@@ -8,6 +8,7 @@
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/safetensors_header.h"
+#include "engine/io/safetensors_pieces.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -38,7 +39,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& path) : path_(path) {
   }
   const std::string single = (fs::path(path) / "model.safetensors").string();
   const std::string index = single + ".index.json";
-  if (file_exists(single)) {
+  if (safetensors_there(single)) {
     files_.emplace_back(single);
   } else if (file_exists(index)) {
     open_index(index);

@@ -40,13 +40,13 @@ int64_t byte_size(const SafeSpec& spec) {
 }  // namespace
 
 SafetensorsLayout::SafetensorsLayout(SafeMetadata metadata, std::vector<SafeSpec> tensors)
-    : tensors_(std::move(tensors)) {
-  if (metadata.count("format") == 0)
+    : metadata_(std::move(metadata)), tensors_(std::move(tensors)) {
+  if (metadata_.count("format") == 0)
     fail(ErrorCode::data, "\"format\" in the metadata of a safetensors file", "none",
          "add {\"format\", \"pt\"}: transformers refuses files without it");
   std::string json = "{\"__metadata__\":{";
   bool first = true;
-  for (const auto& [key, value] : metadata) {
+  for (const auto& [key, value] : metadata_) {
     json += fmt::format("{}{}:{}", first ? "" : ",", quoted(key), quoted(value));
     first = false;
   }

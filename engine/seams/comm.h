@@ -25,9 +25,6 @@ class Comm {
   virtual void all_reduce_sum(Context& ctx, const View& x) = 0;
   // Of StepState what programs write: the sums of losses and squares, what was not finite.
   virtual void sum_step(Context& ctx, const View& state) = 0;
-  // A resident tensor of this rank as another has it, to be read between programs. Memory of ranks
-  // that this one cannot reach: undefined.
-  virtual View on(int rank, const View& mine) const = 0;
 };
 
 }  // namespace snug

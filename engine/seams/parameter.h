@@ -120,7 +120,7 @@ class RestingWeights {
   struct Piece {
     int64_t first;    // of the flat range
     View view;        // f32, bf16 or f16
-    bool own = true;  // false: another rank's, which this one reads and leaves to it
+    bool own = true;  // false: another rank's, whose data is not here
   };
   RestingWeights(const View& flat) : pieces_{{0, flat}} {}  // NOLINT: one view is one piece
   explicit RestingWeights(std::vector<Piece> pieces);       // in any order

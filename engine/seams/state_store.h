@@ -41,6 +41,8 @@ class StateStore {
   virtual void select(WindowRange) {}
   virtual void open(Context&, int /*window*/) {}
   virtual void close(Context&, int /*window*/) {}
+  // Whether what an open window has is the host's, whose work its update is then (Context::OnHost).
+  virtual bool on_host() const { return false; }
   // Whether close() writes what rests, changed or not.
   virtual bool writes_back() const { return false; }
   // How state `k` of a span rests. All states of a span have values of as many bits in blocks of as
@@ -71,7 +73,7 @@ class StateStore {
   // `first` on; it then begins a block.
   virtual View stored(int k, int64_t first) const = 0;
   virtual View stored_scales(int /*k*/, int64_t /*first*/) const { return {}; }
-  // Whether that is here to be written; else it is another rank's.
+  // Whether that is here; else it is another rank's, and the views above have no data.
   virtual bool keeps(int64_t /*first*/) const { return true; }
 };
 

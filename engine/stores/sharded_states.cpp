@@ -70,18 +70,21 @@ View ShardedStateStore::acquire_weights(Context&, const StateSpan& span) {
 ShardedStateStore::Kept ShardedStateStore::kept_at(int k, int64_t first) const {
   const int rank = shards_.rank_of(first);
   const StatePlaces& places = places_[static_cast<size_t>(rank)];
-  return {places, rank == comm_.rank() ? flat(k) : comm_.on(rank, flat(k)),
-          set_.form_of(k, places.param_at(first))};
+  return {places, flat(k), set_.form_of(k, places.param_at(first)), rank == comm_.rank()};
 }
 
 View ShardedStateStore::stored(int k, int64_t first) const {
   const Kept at = kept_at(k, first);
-  return at.places.values(at.piece, at.form, first, at.places.elements_from(first));
+  View v = at.places.values(at.piece, at.form, first, at.places.elements_from(first));
+  if (!at.own) v.data = nullptr;
+  return v;
 }
 
 View ShardedStateStore::stored_scales(int k, int64_t first) const {
   const Kept at = kept_at(k, first);
-  return at.places.scales(at.piece, at.form, first, at.places.elements_from(first));
+  View v = at.places.scales(at.piece, at.form, first, at.places.elements_from(first));
+  if (!at.own) v.data = nullptr;
+  return v;
 }
 
 }  // namespace snug

@@ -54,6 +54,7 @@ class ShardedStateStore final : public StateStore {
     const StatePlaces& places;
     View piece;
     RestForm form;
+    bool own;
   };
   Kept kept_at(int k, int64_t first) const;
   const View& flat(int k) const { return states_[static_cast<size_t>(k)].view(); }

@@ -65,15 +65,14 @@ std::vector<std::vector<StateSpan>> Shards::cut_widest(const ParamTable& table) 
   return list;
 }
 
-void Shards::add_pieces(const Comm& comm, const View& mine,
+void Shards::add_pieces(int own, const View& mine,
                         std::vector<RestingWeights::Piece>& pieces) const {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    const bool own = rank == comm.rank();
-    const View view = own ? mine : comm.on(rank, mine);
-    if (!view.defined()) continue;
-    for (size_t i = 0; i < runs_.size(); ++i)
-      pieces.push_back({first(runs_[i], rank), piece(view, i), own});
-  }
+  for (int rank = 0; rank < ranks_; ++rank)
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      View view = piece(mine, i);
+      if (rank != own) view.data = nullptr;
+      pieces.push_back({first(runs_[i], rank), view, rank == own});
+    }
 }
 
 }  // namespace snug

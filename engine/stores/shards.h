@@ -54,9 +54,9 @@ class Shards {
   View piece(const View& flat, size_t run) const {
     return flat.rows(runs_[run].kept, runs_[run].piece);
   }
-  // All ranks' pieces of a tensor that holds what a rank keeps, of those that can be read here.
-  void add_pieces(const Comm& comm, const View& mine,
-                  std::vector<RestingWeights::Piece>& pieces) const;
+  // All ranks' pieces of a tensor that holds what a rank keeps, of which `mine` is that of rank `own`;
+  // the others' have no data here.
+  void add_pieces(int own, const View& mine, std::vector<RestingWeights::Piece>& pieces) const;
 
  private:
   int ranks_;

@@ -13,8 +13,10 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "weights with the host where the optimizer's state is");
   require(!policy.offload_gradients || (policy.trains && !policy.update_in_backward),
           "gradients with the host where some are kept");
-  require(policy.comm == nullptr || !(policy.offload_states || policy.offload_weights ||
-                                      policy.offload_gradients || policy.update_in_backward),
+  require(!policy.update_on_host || (policy.offload_states && policy.offload_gradients),
+          "states and gradients with the host that updates");
+  require(policy.comm == nullptr ||
+              !(policy.offload_states || policy.offload_weights || policy.offload_gradients),
           "ranks that keep what they have on the device");
   require(policy.zero == 0 || (policy.comm != nullptr && policy.trains), "ranks to share a run");
   if (policy.zero == 3)
@@ -35,12 +37,11 @@ void Stores::make_training(Context& ctx) {
     shards_ = std::make_unique<Shards>(table_, Shards::Range::trained);
     cut_ =
         ctx.planning() ? shards_->cut_widest(table_) : shards_->cut_alike(table_, p.comm->rank());
-    whole_ = whole_parameter_spans(table_);
   }
   if (p.separate_master && !p.offload_states && p.zero == 0)
     master_ = ctx.tensor(Name("master"), {table_.trained_elements()}, DType::f32, Category::master);
   const bool by_part = p.update_in_backward || p.offload_weights || p.offload_gradients;
-  if (p.zero >= 2)
+  if (p.zero >= 2 && !p.update_in_backward)
     scattered_ = std::make_unique<ScatteredGradSink>(ctx, table_, *shards_, p.gradients, *p.comm);
   else if (!p.update_in_backward && !p.offload_gradients)
     plain_ = std::make_unique<PlainGradSink>(ctx, table_, p.gradients);
@@ -50,8 +51,11 @@ void Stores::make_training(Context& ctx) {
         OffloadedStateStore::Options{
             .master = p.separate_master,
             .by_part = by_part,
-            .weights = p.offload_weights ? std::optional(p.compute) : std::nullopt});
+            .weights = p.offload_weights ? std::optional(p.compute) : std::nullopt,
+            .on_host = p.update_on_host,
+            .compute = p.compute});
     offloaded_ = store.get();
+    if (p.update_on_host && params_) offloaded_->set_device_weights(ctx, params_->whole(), 0);
     states_ = std::move(store);
     if (p.offload_weights)
       streamed_ = std::make_unique<StreamedParamStore>(ctx, table_, p.compute, *offloaded_);
@@ -67,15 +71,34 @@ void Stores::make_training(Context& ctx) {
   for (const PartRun& run : trained_runs(table_))
     summed_.push_back(spans_of(states_->spans(), run));
   if (p.offload_gradients)
-    away_ = std::make_unique<OffloadedGradSink>(ctx, table_, *states_, p.gradients);
+    away_ =
+        std::make_unique<OffloadedGradSink>(ctx, table_, *states_, p.gradients, p.update_on_host);
   if (p.update_in_backward)
-    updating_ = std::make_unique<UpdatingGradSink>(ctx, table_, *states_, p.gradients,
-                                                   [this](Context& c, const Complete& complete) {
-                                                     UpdateTargets t = targets();
-                                                     t.gradients = complete.gradients;
-                                                     t.first = complete.first;
-                                                     update_(c, t, complete);
-                                                   });
+    updating_ = std::make_unique<UpdatingGradSink>(
+        ctx, table_, *states_, p.gradients,
+        [this](Context& c, const Complete& complete) {
+          const Complete own = shards_ ? sum_complete(c, complete) : complete;
+          UpdateTargets t = targets();
+          t.gradients = own.gradients;
+          t.first = own.first;
+          update_(c, t, own);
+          if (shards_) share_run(c, shards_->run_of(complete.first));
+        },
+        sharded_ != nullptr);
+}
+
+// Of ranks: summed over them, and what of it this rank updates.
+Stores::Complete Stores::sum_complete(Context& ctx, const Complete& complete) {
+  const size_t i = shards_->run_of(complete.first);
+  const ShardRun& run = shards_->runs()[i];
+  if (policy_.zero == 0) {
+    policy_.comm->all_reduce_sum(ctx, complete.gradients);
+    return {complete.gradients, complete.first, complete.windows, cut_[i]};
+  }
+  const int rank = policy_.comm->rank();
+  const View own = complete.gradients.rows(rank * run.piece, run.piece);
+  policy_.comm->reduce_scatter_sum(ctx, {own, false}, complete.gradients);
+  return {own, Shards::first(run, rank), complete.windows, cut_[i]};
 }
 
 ParamStore& Stores::params() {
@@ -112,10 +135,10 @@ RestingWeights Stores::resting() const {
 RestingWeights Stores::resting_in_shards() const {
   const int64_t trained = table_.trained_elements(), all = table_.flat_elements();
   std::vector<RestingWeights::Piece> pieces;
-  if (gathered_) gathered_->shards().add_pieces(*policy_.comm, gathered_->kept(), pieces);
+  if (gathered_) gathered_->shards().add_pieces(policy_.comm->rank(), gathered_->kept(), pieces);
   if (policy_.separate_master) {
     std::erase_if(pieces, [&](const RestingWeights::Piece& p) { return p.first < trained; });
-    shards_->add_pieces(*policy_.comm, sharded_->master(), pieces);
+    shards_->add_pieces(policy_.comm->rank(), sharded_->master(), pieces);
   }
   if (params_ && trained < all)
     pieces.push_back({trained, params_->flat().rows(trained, all - trained)});
@@ -138,6 +161,8 @@ void Stores::load(Context& ctx) {
   }
   if (streamed_)
     streamed_->load(ctx);
+  else if (policy_.update_on_host)
+    offloaded_->load_weights(ctx);
   else if (master_.defined())
     cast(ctx, params_->flat().rows(0, table_.trained_elements()), master_);
   else if (offloaded_ && offloaded_->master().defined())
@@ -183,15 +208,17 @@ void Stores::sum_ranks(Context& ctx) {
   }
 }
 
-// A checkpoint may still read what others have updated here.
+// What others have updated here no checkpoint of this rank reads.
 void Stores::share(Context& ctx) {
+  if (shards_)
+    for (size_t i = 0; i < shards_->runs().size(); ++i) share_run(ctx, i);
+}
+
+void Stores::share_run(Context& ctx, size_t i) {
   if (!sharded_ || gathered_) return;
-  for (const ShardRun& run : shards_->runs()) {
-    if (gate_ && !ctx.planning() && !policy_.separate_master)
-      for (const StateSpan& span : spans_of(whole_, run)) gate_->pass(span.param);
-    policy_.comm->all_gather(ctx, params_->flat().rows(run.first, run.elements),
-                             own_rows(params_->flat(), run));
-  }
+  const ShardRun& run = shards_->runs()[i];
+  policy_.comm->all_gather(ctx, params_->flat().rows(run.first, run.elements),
+                           own_rows(params_->flat(), run));
 }
 
 // Of ranks each sums up its own pieces, also where it has all gradients: so the sum does not depend on
@@ -227,7 +254,7 @@ UpdateTargets Stores::targets() const {
   } else {
     t.master = master();
   }
-  if (policy_.separate_master && params_)
+  if (policy_.separate_master && params_ && !policy_.update_on_host)
     t.weights = params_->flat().rows(0, table_.trained_elements());
   t.gate = gate_;
   if (away_)
@@ -239,8 +266,9 @@ UpdateTargets Stores::targets() const {
   return t;
 }
 
-void Stores::finish(Context& ctx) {
+void Stores::finish(Context& ctx, const View& state) {
   updating_->finish(ctx);
+  if (policy_.comm) policy_.comm->sum_step(ctx, state);
 }
 
 View Stores::gradient(int param) const {

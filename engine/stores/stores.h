@@ -5,7 +5,7 @@
 // A step, as the caller runs it:
 //   host      begin(first_of_window)
 //   program   forward and backward with params() and gradients(); end(ctx)
-//   program   of the update: where blocks are updated in backward, finish(ctx); else
+//   program   of the update: where blocks are updated in backward, finish(ctx, state); else
 //             sum_ranks(ctx), sum_squares(ctx, state), an update of targets() with states(), and
 //             share(ctx)
 #pragma once
@@ -42,8 +42,8 @@ struct StorePolicy {
   bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states;
                                     // and codes of those that rest in codes
   bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
-  // Ranks that share the work; null: one. With some, nothing rests with the host and nothing is updated
-  // in backward.
+  bool update_on_host = false;      // offloaded_states.h: with offload_states, offload_gradients
+  // Ranks that share the work; null: one. With some, nothing rests with the host.
   Comm* comm = nullptr;
   // What each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights
   // too. Bits of one micro-step a window do not depend on it.
@@ -86,7 +86,7 @@ class Stores {
   void share(Context& ctx);
   void sum_squares(Context& ctx, const View& state);
   UpdateTargets targets() const;
-  void finish(Context& ctx);
+  void finish(Context& ctx, const View& state);
   // What an update passes before it changes a parameter; null: nothing.
   void set_gate(UpdateGate* gate) { gate_ = gate; }
   UpdateGate* gate() const { return gate_; }
@@ -101,6 +101,8 @@ class Stores {
   void make_training(Context& ctx);
   RestingWeights resting_in_shards() const;
   View own_rows(const View& flat, const ShardRun& run) const;
+  Complete sum_complete(Context& ctx, const Complete& complete);
+  void share_run(Context& ctx, size_t run);
   void sum_squares_of_ranks(Context& ctx, const View& state);
 
   const ParamTable& table_;
@@ -121,7 +123,6 @@ class Stores {
   ShardedStateStore* sharded_ = nullptr;            // states_, if ranks share them
   std::unique_ptr<Shards> shards_;                  // of the trained range, with ranks
   std::vector<std::vector<StateSpan>> cut_;         // by run of these, this rank's
-  std::vector<StateSpan> whole_;                    // of all parameters
   std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves
 };
 

@@ -8,6 +8,8 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
+#include "engine/io/json.h"
+#include "engine/io/safetensors_pieces.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/weights.h"
 
@@ -77,7 +79,7 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param) {
 
 bool is_adapter_folder(const std::string& folder) {
   return file_exists(folder + "/" + kAdapterConfig) &&
-         !file_exists(folder + "/model.safetensors") &&
+         !safetensors_there(folder + "/model.safetensors") &&
          !file_exists(folder + "/model.safetensors.index.json");
 }
 
@@ -117,7 +119,7 @@ const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo&
 
 std::string trained_base_form(const std::string& folder) {
   const std::string path = folder + "/" + kAdapterWeights;
-  if (!file_exists(path)) return "full";
+  if (!safetensors_there(path)) return "full";
   const SafetensorsReader file(path);
   const auto said = file.metadata().find(kBaseFormKey);
   return said == file.metadata().end() ? "full" : said->second;
@@ -159,7 +161,7 @@ void check_shared(const SafetensorsReader& file, const Model& model, std::set<st
 std::vector<std::string> load_adapter(Context& ctx, const Model& model, const std::string& path,
                                       const RestingWeights& weights, const std::string& base) {
   const std::string file = path.ends_with(".safetensors") ? path : path + "/" + kAdapterWeights;
-  if (!file_exists(file))
+  if (!safetensors_there(file))
     fail(ErrorCode::usage, fmt::format("an adapter with {}", kAdapterWeights), path,
          adapter_instead_of(path));
   const SafetensorsReader reader(file);

@@ -228,19 +228,22 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
   return dx;
 }
 
-void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
-                       int64_t head_rows) const {
+Tensor Model::forward(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                      PassMode mode) const {
   rt.token_types = batch.token_types;
   rt.head_rows = batch.head.index;
-  Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::train);
-  Tensor dx;
-  if (rows_head_) {
-    dx = rows_head_->train(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
-    fetch(ctx, rt, pass, spec_.L - 1);
-  } else {
-    dx = train_causal(ctx, rt, pass, batch, head_rows, x);
-    x.reset();
-  }
+  return run_blocks(ctx, rt, pass, batch.tokens, mode);
+}
+
+Tensor Model::loss(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                   int64_t head_rows, Tensor x) const {
+  if (!rows_head_) return train_causal(ctx, rt, pass, batch, head_rows, x);
+  Tensor dx = rows_head_->train(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
+  fetch(ctx, rt, pass, spec_.L - 1);
+  return dx;
+}
+
+void Model::backward(Context& ctx, Runtime& rt, ModelPass& pass, Tensor dx) const {
   for (int64_t l = spec_.L - 1; l >= first_backward_; --l) {
     fetch(ctx, rt, pass, l - 1);
     dx = block(l).backward(ctx, rt, pass.blocks[static_cast<size_t>(l)], std::move(dx));
@@ -267,14 +270,13 @@ Tensor Model::hidden(Context& ctx, Runtime& rt, ModelPass& pass, const View& tok
 
 void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                      int64_t head_rows) const {
-  rt.token_types = batch.token_types;
   if (rows_head_) {
-    rt.head_rows = batch.head.index;
-    Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::inference);
+    Tensor x = forward(ctx, rt, pass, batch, PassMode::inference);
     rows_head_->evaluate(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
     pass.document_end.reset();
     return;
   }
+  rt.token_types = batch.token_types;
   const Tensor norm = hidden(ctx, rt, pass, batch.tokens, PassMode::inference);
   const Context::Scope scope(ctx, scope_head_);
   const int64_t N = pass.dims.N();

@@ -70,4 +70,20 @@ void transposed_to_f32(float* out, const View& w, int64_t rows, int64_t width, i
   with_values(w, [&](const auto* values) { transpose(out, values, rows, width, begin, n); });
 }
 
+void append_values(SafetensorsWriter& writer, const float* source, int64_t elements,
+                   SafeDType dtype, const View& staging) {
+  if (dtype == SafeDType::F32) {
+    writer.append(source, elements * 4);
+    return;
+  }
+  auto* narrow = static_cast<char*>(staging.data);
+  bf16 piece[256];
+  for (int64_t k = 0; k < elements; k += 256) {
+    const int64_t count = std::min<int64_t>(256, elements - k);
+    for (int64_t j = 0; j < count; ++j) piece[j] = from_f32<bf16>(source[k + j]);
+    std::memcpy(narrow + 2 * k, piece, static_cast<size_t>(2 * count));
+  }
+  writer.append(narrow, elements * 2);
+}
+
 }  // namespace snug

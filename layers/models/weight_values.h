@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/core/view.h"
+#include "engine/io/safetensors.h"
 
 namespace snug {
 
@@ -14,5 +15,9 @@ void values_to_f32(float* out, const View& from);
 // `width` columns. Apart from each other.
 void transposed_to_f32(float* out, const View& w, int64_t rows, int64_t width, int64_t begin,
                        int64_t n);
+// Appends values to a tensor of `dtype`, f32 or bf16. `source` may be the staging itself: narrow values are
+// copied as bytes behind what was read.
+void append_values(SafetensorsWriter& writer, const float* source, int64_t elements,
+                   SafeDType dtype, const View& staging);
 
 }  // namespace snug

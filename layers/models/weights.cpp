@@ -456,27 +456,6 @@ int64_t turned_bytes(const Model& model) {
   return bytes;
 }
 
-namespace {
-
-// `source` may be the staging itself: narrow values are copied as bytes behind what was read.
-void append(SafetensorsWriter& writer, const float* source, int64_t elements, SafeDType dtype,
-            const View& staging) {
-  if (dtype == SafeDType::F32) {
-    writer.append(source, elements * 4);
-    return;
-  }
-  auto* narrow = static_cast<char*>(staging.data);
-  bf16 piece[256];
-  for (int64_t k = 0; k < elements; k += 256) {
-    const int64_t count = std::min<int64_t>(256, elements - k);
-    for (int64_t j = 0; j < count; ++j) piece[j] = from_f32<bf16>(source[k + j]);
-    std::memcpy(narrow + 2 * k, piece, static_cast<size_t>(2 * count));
-  }
-  writer.append(narrow, elements * 2);
-}
-
-}  // namespace
-
 View whole_parameter(Context& ctx, const RestingWeights& weights, const ParamInfo& p, void* room) {
   if (ctx.host_reads() && weights.reach(p.offset) >= p.elements())
     return weights.rows(p.offset, p.elements());
@@ -549,7 +528,7 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
           else
             read_values(out, at, elements);
         }
-        append(writer, source, elements, spec.dtype, staging);
+        append_values(writer, source, elements, spec.dtype, staging);
       }
       writer.end();
       first += piece.rows * row;

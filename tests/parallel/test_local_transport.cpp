@@ -105,22 +105,5 @@ TEST(LocalTransport, SumsInTheOrderOfRanksAndGathers) {
     }
 }
 
-// A resident tensor of another rank is where this one's is.
-TEST(LocalTransport, ReadsAnothersTensor) {
-  on_ranks(3, [&](int rank, Group& group) {
-    LocalTransport t(group);
-    Arena<float> arena(64);
-    EXPECT_FALSE(t.on(0, arena.rows(5, 7)).defined());
-    for (float& x : arena.values) x = static_cast<float>(rank);
-    t.attach(arena.bytes(), arena.size());
-    for (int r = 0; r < 3; ++r) {
-      const View v = t.on(r, arena.rows(5, 7));
-      EXPECT_EQ(v.elements(), 7);
-      EXPECT_EQ(v.as<float>()[6], static_cast<float>(r));
-    }
-    group.barrier("read");
-  });
-}
-
 }  // namespace
 }  // namespace snug

@@ -3,13 +3,15 @@
 
     kill_campaign.py --snug build/bin/snug [--preload build/lib/libsnug_bad_world.so]
                      [--kills 50] [--inside 15] [--seed 1] [--runs 10] [--folder DIR]
+                     [--ranks 3 --zero 2]
 
 A run of 40 steps saves every 2 steps and evaluates every 3. It is killed with SIGKILL at moments drawn
 from the seed, some anywhere, at least `--inside` of them while a folder checkpoint-N.tmp is being
 written, goes on with resume=latest, is killed again, and so on until it is through; then metrics.jsonl
 (but for times) and the bytes of the last weights and optimizer state are compared with those of a run
 that was left alone. With --preload writes are slowed down, so that they fill a good part of the time.
-Exit code 1 if a resume fails or a bit differs.
+With --ranks the run has several, one of which is killed, and has to end within --seconds with exit code 1,
+naming it. Exit code 1 if a resume fails or a bit differs.
 """
 
 import argparse
@@ -25,11 +27,13 @@ import tempfile
 import time
 
 STEPS, SAVE = 40, 2
-FILES = [
-    "final/model.safetensors",
-    f"checkpoint-{STEPS}/model.safetensors",
-    f"checkpoint-{STEPS}/optimizer.safetensors",
-]
+
+
+def files_of(ranks):
+    large = ["model", "optimizer"]
+    if ranks > 1:
+        large = [f"{name}-rank-{rank}" for name in large for rank in range(ranks)]
+    return ["final/model.safetensors"] + [f"checkpoint-{STEPS}/{name}.safetensors" for name in large]
 
 
 def make_text(path):
@@ -44,7 +48,7 @@ def make_text(path):
 def curve(run):
     """Lines of metrics.jsonl without what a clock measured."""
     timed = {"tokens_per_second", "step_seconds", "elapsed_seconds", "time", "eval_runtime", "startup_seconds",
-             "predicted_tokens_per_second"}
+             "predicted_tokens_per_second", "leg"}
     out = []
     for line in (run / "metrics.jsonl").read_text().splitlines():
         out.append({k: v for k, v in json.loads(line).items() if k not in timed})
@@ -59,6 +63,20 @@ def writing(run):
         return None
 
 
+def processes_of(pid):
+    """Of the ranks that a command has started, in their order."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = pathlib.Path("/proc", entry, "stat").read_text()
+            except OSError:
+                continue
+            if int(stat[stat.rindex(")") + 2:].split()[1]) == pid:
+                found.append(int(entry))
+    return sorted(found)
+
+
 def complete(run):
     return [p for p in run.glob("checkpoint-*") if (p / "COMPLETE").exists() and not p.name.endswith(".tmp")]
 
@@ -71,6 +89,9 @@ def main():
     parser.add_argument("--inside", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=10, help="over how many runs the kills are spread")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--zero", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=30, help="within which ranks end that another has left")
     parser.add_argument("--folder", help="where to work; default: a temporary one")
     options = parser.parse_args()
     snug = str(pathlib.Path(options.snug).resolve())
@@ -89,6 +110,8 @@ def main():
         "global_batch_size=8", f"max_steps={STEPS}", "learning_rate=0.01", "logging_steps=1", "threads=2",
         "memory=128MiB", f"save_steps={SAVE}", "eval_steps=3", "save_total_limit=3", "load_best_model_at_end=true",
         "save_buffer=64KiB"]
+    if options.ranks > 1:
+        common += [f"ranks={options.ranks}", f"zero={options.zero}", "threads=1"]
     if options.preload:
         environment |= {
             "LD_PRELOAD": str(pathlib.Path(options.preload).resolve()),
@@ -139,8 +162,19 @@ def main():
                     failures += 1
                 break  # it was through before the kill
             now = writing(run)
-            child.send_signal(signal.SIGKILL)
-            child.communicate()
+            ranks = processes_of(child.pid) if options.ranks > 1 else []
+            victim = draw.randrange(len(ranks)) if ranks else -1
+            if ranks:
+                os.kill(ranks[victim], signal.SIGKILL)
+            else:
+                child.send_signal(signal.SIGKILL)
+            killed = time.monotonic()
+            out, err = child.communicate()
+            if ranks and (child.returncode != 1 or f"rank {victim}: " not in err or
+                          time.monotonic() - killed > options.seconds):
+                print(f"run {run_number}: rank {victim} killed: exit code {child.returncode} after "
+                      f"{time.monotonic() - killed:.1f} s\n{err}")
+                failures += 1
             now = now if now and writing(run) == now else None
             kills += 1
             left -= 1
@@ -157,7 +191,7 @@ def main():
             failures += 1
             continue
         same = curve(run) == wanted
-        for name in FILES:
+        for name in files_of(options.ranks):
             same &= (run / name).read_bytes() == (base / "whole" / name).read_bytes()
         print(f"run {run_number}: {'the same to the bit' if same else 'DIFFERENT'}", flush=True)
         failures += not same

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/core/rng.h"
@@ -28,6 +30,7 @@ struct Case {
   double max_grad_norm = 0.5;  // clips
   bool master = true;          // of 16-bit weights
   bool kahan = false;          // without one: a compensation instead of rounding at random
+  bool in_backward = false;    // updates; it cannot clip
 };
 
 constexpr const char* kGpt2 =
@@ -73,34 +76,42 @@ void fill_weights(Session& s) {
   s.load();
 }
 
-// What all ranks keep, as one of them reads it.
-void read_all(Session& s, Result& out) {
+// What ranks keep, by where it is of the whole: each adds its own.
+struct Kept {
+  std::mutex mutex;
+  std::map<int64_t, std::vector<float>> weights;
+  std::map<std::tuple<int, int64_t, bool>, std::vector<unsigned char>> states;  // scales too
+};
+
+void add_own(Session& s, Kept& out) {
+  const std::lock_guard lock(out.mutex);
   const ParamTable& table = s.model().params();
   const RestingWeights resting = s.resting();
   for (int i = 0; i < table.size(); ++i)
     resting.each(table[i].offset, table[i].real_elements(),
-                 [&](const RestingWeights::Piece&, int64_t, const View& at) {
-                   for (int64_t k = 0; k < at.elements(); ++k)
-                     out.weights.push_back(at.dtype == DType::bf16 ? to_f32(at.as<bf16>()[k])
-                                                                   : at.as<float>()[k]);
+                 [&](const RestingWeights::Piece& piece, int64_t first, const View& at) {
+                   std::vector<float> values;
+                   for (int64_t k = 0; piece.own && k < at.elements(); ++k)
+                     values.push_back(at.dtype == DType::bf16 ? to_f32(at.as<bf16>()[k])
+                                                              : at.as<float>()[k]);
+                   if (piece.own) out.weights.emplace(first, values);
                  });
   StateStore& store = s.optimizer_state();
-  const auto add = [&](const View& v) {
-    const auto* bytes = static_cast<const unsigned char*>(v.data);
-    out.states.insert(out.states.end(), bytes, bytes + v.bytes());
-  };
   for (int k = 0; k < store.states(); ++k)
     for (const StateSpan& span : whole_parameter_spans(table)) {
       const RestForm form = store.form(k, span);
       const int64_t each = form.coded() ? 8 / form.bits : 1;
       for (int64_t done = 0; done < span.elements;) {
-        const View v = store.stored(k, span.offset + done);
+        const int64_t first = span.offset + done;
+        const View v = store.stored(k, first);
         const int64_t n = std::min(v.elements(), (span.elements - done) / each);
-        add(v.rows(0, n));
-        if (form.coded()) {
-          const View scales = store.stored_scales(k, span.offset + done);
-          add(scales.rows(0, form.scales(n * each)));
-        }
+        const auto add = [&](const View& view, bool scales) {
+          const auto* bytes = static_cast<const unsigned char*>(view.data);
+          out.states.try_emplace({k, first, scales}, bytes, bytes + view.bytes());
+        };
+        if (store.keeps(first)) add(v.rows(0, n), false);
+        if (store.keeps(first) && form.coded())
+          add(store.stored_scales(k, first).rows(0, form.scales(n * each)), true);
         done += n * each;
       }
     }
@@ -117,6 +128,7 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
   o.decisions.head_rows = 16;
   o.decisions.recompute = c.recompute;
   o.decisions.max_grad_norm = c.max_grad_norm;
+  o.decisions.update_in_backward = c.in_backward;
   o.decisions.loss_scaling.init_scale = 256;
   o.decisions.ranks = ranks;
   o.decisions.zero = zero;
@@ -141,6 +153,7 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
   const auto target = [&](int64_t step, int64_t sample, int64_t t) {
     return (sample + t) % (2 + sample) == 0 ? -100 : token(step, sample, t + 1);
   };
+  Kept kept;
   test::on_ranks(ranks, [&](int rank, Group& group) {
     LocalTransport transport(group);
     RankComm comm(transport);
@@ -180,11 +193,14 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
       s.targets().as<int32_t>()[k] = token(99, k / T, k % T + 1);
     }
     s.evaluate();
-    if (ranks > 1) group.barrier("trained");
     if (rank == 0) result.losses.push_back(s.state().loss_sum);
-    if (rank == 0) read_all(s, result);
-    if (ranks > 1) group.barrier("read");
+    add_own(s, kept);
+    if (ranks > 1) group.barrier("trained");
   });
+  for (const auto& [first, values] : kept.weights)
+    result.weights.insert(result.weights.end(), values.begin(), values.end());
+  for (const auto& [first, bytes] : kept.states)
+    result.states.insert(result.states.end(), bytes.begin(), bytes.end());
   return result;
 }
 
@@ -254,6 +270,35 @@ TEST(RankSessions, WeightsWithoutAMaster) {
   check(c, 2, 1, 2);
   check({kLlama, "bf16", "adamw_8bit", "none", Place::cpu, 0.5, false}, 3, 1, 3);
   check({kNeox, "bf16", "adamw", "none", Place::cpu, 0.5, false, true}, 2, 1, 2);
+}
+
+// A block's gradients are summed, applied and gone as backward leaves it: the bits are those of ranks that
+// keep them, of one rank those of itself. Norms are summed in the order of backward.
+TEST(RankSessions, UpdatesInBackward) {
+  const auto check_case = [](Case c, int ranks) {
+    SCOPED_TRACE(std::string(c.precision) + " " + c.optim + ", ranks " + std::to_string(ranks));
+    c.max_grad_norm = 0;
+    for (const int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE("zero " + std::to_string(zero));
+      c.in_backward = false;
+      const Result behind = train(c, ranks, zero, 2, 2 * ranks - 1);
+      c.in_backward = true;
+      const Result in = train(c, ranks, zero, 2, 2 * ranks - 1);
+      EXPECT_TRUE(test::same_bits(in.losses, behind.losses));
+      EXPECT_TRUE(test::same_bits(in.weights, behind.weights));
+      EXPECT_TRUE(test::same_bits(in.states, behind.states));
+      for (size_t i = 0; i < in.norms.size(); ++i)
+        EXPECT_NEAR(in.norms[i] / behind.norms[i], 1, 1e-12);
+      if (zero < 2) {
+        EXPECT_LT(in.kept.at("gradients"), behind.kept.at("gradients"));
+      }
+    }
+  };
+  check_case({kGpt2, "fp32", "adamw", "block"}, 2);
+  check_case({kLlama, "bf16", "adamw_8bit"}, 3);
+  Case c{kNeox, "bf16"};
+  c.master = false;
+  check_case(c, 2);
 }
 
 TEST(RankSessions, OnTheEmulatedPlace) {

@@ -14,8 +14,9 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
-#include "engine/io/safetensors.h"
+#include "engine/io/safetensors_pieces.h"
 #include "layers/models/adapter_files.h"
+#include "layers/models/piece_weights.h"
 #include "optim/kahan.h"
 #include "optim/percentile.h"
 #include "tools/checkpoint/checkpoint_seal.h"
@@ -355,17 +356,23 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   return c;
 }
 
-void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base) {
+void load_checkpoint_weights(Session& session, const std::string& folder) {
   // The file by its name: what else may lie in the folder was not checked.
-  const std::string weights = checkpoint.folder + "/" + weights_file(session.model());
-  if (session.model().adapters().empty()) {
-    load_weights(session.context(), session.model(), weights, session.resting());
-  } else {
+  const std::string file = folder + "/" + weights_file(session.model());
+  if (safetensors_in_pieces(file))
+    load_saved_weights(session.context(), session.model(), file, session.resting());
+  else if (session.model().adapters().empty())
+    load_weights(session.context(), session.model(), file, session.resting());
+  else
+    load_adapter(session.context(), session.model(), file, session.resting(), "");
+}
+
+void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base) {
+  if (!session.model().adapters().empty())
     load_weights(session.context(), session.model(), base, session.resting());
-    load_adapter(session.context(), session.model(), weights, session.resting(), "");
-  }
+  load_checkpoint_weights(session, checkpoint.folder);
   session.load();
-  const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
+  const SafetensorsPieces file(checkpoint.folder + "/" + kStatesFile);
   StateStore& store = session.optimizer_state();
   const auto said = file.metadata().find(kStateFormKey);
   const std::string before = said == file.metadata().end() ? "fp32" : said->second;
@@ -381,7 +388,7 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
                 {kGradientNorms, kPercentileArgument, clips_by_percentile(optimizer)}};
   const auto made_with = checkpoint.hyperparameters.find("optim_args");
   for (const auto& extra : extras) {
-    const auto is_one = [&](const SafeTensor& t) { return t.name.starts_with(extra.state); };
+    const auto is_one = [&](const PiecedTensor& t) { return t.name.starts_with(extra.state); };
     const auto found = std::find_if(file.tensors().begin(), file.tensors().end(), is_one);
     if (extra.kept == (found != file.tensors().end())) continue;
     if (extra.kept)
@@ -404,7 +411,7 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
       for (const bool scales : {false, true}) {
         if (numbers == 0 || (scales && !form.coded())) continue;
         const SavedState want = saved_state(state, p, form, numbers, scales);
-        const SafeTensor& t = file.at(want.spec.name);
+        const PiecedTensor& t = file.at(want.spec.name);
         if (t.dtype != want.spec.dtype || t.shape != want.spec.shape)
           fail(ErrorCode::data,
                fmt::format("{} as {} of shape ({})", t.name, to_string(want.spec.dtype),
@@ -415,9 +422,9 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
         for (int64_t done = 0; done < want.units;) {
           const int64_t first = span.offset + done * want.each;
           const View at = scales ? store.stored_scales(k, first) : store.stored(k, first);
-          const int64_t n = std::min(at.elements(), want.units - done);
-          if (store.keeps(first))
-            session.context().write(at.rows(0, n), t.data + done * size_of(at.dtype));
+          const SafetensorsPieces::Span from = file.span(t, done);
+          const int64_t n = std::min({at.elements(), from.elements, want.units - done});
+          if (store.keeps(first)) session.context().write(at.rows(0, n), from.data);
           done += n;
         }
       }

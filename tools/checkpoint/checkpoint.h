@@ -9,6 +9,10 @@
 //                            parameter
 //     snug_state.json        step, data position, sums of the logging window, pinned decisions
 //     trainer_state.json     the log in the form of Hugging Face's Trainer; not read at a resume
+//     of ranks that share what they keep, in place of the two large files: pieces of each, model-rank-R
+//                            and optimizer-rank-R, and what is where (engine/io/safetensors_pieces.h);
+//                            any number of ranks and any stage goes on from them, and whoever asks for
+//                            one of the files gets it
 //     COMPLETE               written last: every file's checksum (checkpoint_seal.h). Without it
 //                            the folder is a torn write and is not used
 // The folder is built under a temporary name and renamed; one of the same step is exchanged for it,
@@ -90,6 +94,7 @@ struct Checkpoint {
 };
 
 inline constexpr const char* kCheckpointPrefix = "checkpoint-";
+inline constexpr const char* kStatesFile = "optimizer.safetensors";
 // Of a run's folder: log probabilities of its pairs by the weights that it began with.
 inline constexpr const char* kReferenceFile = "reference_logps.safetensors";
 // The step in a name of the form checkpoint-<digits>; nothing for other names.
@@ -118,6 +123,9 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked = false);
 // Loads weights and optimizer state into an opened session; with adapters those of the folder `base`
 // before.
 void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base = "");
+
+// The weights alone, of what a run saves.
+void load_checkpoint_weights(Session& session, const std::string& folder);
 
 // snug_state.json.
 nlohmann::json checkpoint_state_json(const RunPosition& position, const Pinned& pinned,

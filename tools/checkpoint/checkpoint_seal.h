@@ -28,6 +28,9 @@ class CheckpointSeal {
   // After reserve() nothing here takes memory of the heap while the text stays below that.
   void reserve(size_t bytes) { text_.reserve(bytes); }
   void begin(int64_t step);
+  // Lines alone, of a rank whose files another seals with its own.
+  void begin_part() { text_.clear(); }
+  void add_part(std::string_view lines) { text_ += lines; }
   void add(std::string_view name, int64_t bytes, uint64_t digest);
   void close();  // after the last file
   const std::string& text() const { return text_; }

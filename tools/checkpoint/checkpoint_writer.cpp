@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "engine/core/error.h"
-#include "engine/device/beside.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "layers/models/adapter_files.h"
-#include "layers/models/weight_values.h"
 #include "layers/models/weights.h"
+#include "tools/checkpoint/arena_values.h"
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/saved_state.h"
 #include "tools/planner/state_bytes.h"
@@ -26,7 +25,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kStates = "optimizer.safetensors";
 constexpr size_t kPathBytes = 4096;
 
 // Parameter by parameter, as an update goes.
@@ -50,31 +48,6 @@ SafetensorsLayout optimizer_layout(Session& session) {
   return SafetensorsLayout(std::move(metadata), std::move(specs));
 }
 
-// On the ring's thread too.
-void read_beside(Context& ctx, void* to, const View& from) {
-  const Context::AtWork work(ctx);
-  copy_beside(ctx.device(), to, from.data, from.bytes());
-}
-
-// The same as f32.
-void read_values(Context& ctx, float* to, View from) {
-  void* const behind = values_behind(to, from);
-  read_beside(ctx, behind, from);
-  from.data = behind;
-  values_to_f32(to, from);
-}
-
-// n floats that are bf16 as such, in place; gives the bytes of one.
-int64_t narrow(char* values, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    float value;
-    std::memcpy(&value, values + 4 * i, sizeof(value));
-    const bf16 half = from_f32<bf16>(value);
-    std::memcpy(values + 2 * i, &half, sizeof(half));
-  }
-  return sizeof(bf16);
-}
-
 [[noreturn]] void fail_folder(const char* what, const std::string& folder, int code) {
   fail(ErrorCode::device, fmt::format("to {} {}", what, folder),
        std::generic_category().message(code),
@@ -86,26 +59,37 @@ int64_t narrow(char* values, int64_t n) {
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int64_t keep,
-                                   bool background, std::atomic<int64_t>* passed)
+                                   bool background, std::optional<WriterRank> rank)
     : session_(session),
       output_dir_(std::move(output_dir)),
       keep_(keep),
+      rank_(std::move(rank)),
       weights_(session.resting()),
+      names_{weights_file(session.model()), kStatesFile},
       layouts_{weights_layout(session.model(), session.model().precision().master),
                optimizer_layout(session)},
-      ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background,
-            passed) {
+      ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background) {
   for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);
   for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})
     path->reserve(kPathBytes);
   seal_.reserve(64 << 10);
+  sealed_.reserve(kPathBytes);
   for (int i = 0; i < session.model().params().size(); ++i)
     groups_.push_back(row_groups(session.model(), i));
+  if (!rank_) return;
+  pieces_ = std::make_unique<RankPieces>(session, rank_->rank, names_, layouts_);
+  for (std::string& name : names_) name = rank_file(name, rank_->rank);
 }
 
-CheckpointWriter::~CheckpointWriter() = default;
+CheckpointWriter::~CheckpointWriter() {
+  leaving_ = true;  // nobody is waited for any more
+}
 
 SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
+  if (pieces_) {
+    const RankPieces::Read read = pieces_->read(out, room);
+    return {read.file, read.bytes};
+  }
   const ParamTable& table = session_.model().params();
   StateStore& store = session_.optimizer_state();
   while (param_ < table.size()) {
@@ -170,7 +154,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
       n = std::min(n, weights_.reach(p.offset + element_));
       read_values(session_.context(), values, weights_.rows(p.offset + element_, n));
     }
-    if (state_ == 0 && no_master(session_.model().precision())) bytes = narrow(out, n);
+    if (state_ == 0 && no_master(session_.model().precision())) bytes = narrow_values(out, n);
     const int file = state_ == 0 ? kModel : kOptimizer;
     element_ += n;
     if (n == left) {  // at once, so that an update need not wait for the next call
@@ -225,11 +209,18 @@ void CheckpointWriter::write(int file, const char* data, int64_t bytes) {
 // On the ring's thread: nothing here takes memory unless it fails.
 void CheckpointWriter::finish() {
   for (const int file : {kModel, kOptimizer}) {
-    require(files_[file].size() == layouts_[file].total_bytes(), "a checkpoint of planned size");
-    seal_.add(file == kModel ? weights_file(session_.model()) : kStates, files_[file].size(),
-              digests_[file].digest());
+    require(files_[file].size() == own_layout(file).total_bytes(), "a checkpoint of planned size");
+    seal_.add(names_[file], files_[file].size(), digests_[file].digest());
     files_[file].commit();
   }
+  if (!leads()) {
+    marker_.open(sealed_);
+    marker_.write(seal_.text());
+    marker_.commit();
+    ended_ = monotonic_seconds();
+    return;
+  }
+  if (rank_) await_ranks();
   seal_.close();
   marker_.open(paths_[2]);
   marker_.write(seal_.text());
@@ -255,6 +246,7 @@ void CheckpointWriter::write_small_files(const RunPosition& at, const Pinned& pi
     fail_folder("create", folder_, error ? error.value() : EEXIST);
   }
   extra(folder_);
+  if (pieces_) write_texts(folder_, false);
   write_json_file(folder_ + "/snug_state.json", checkpoint_state_json(at, pinned, hyperparameters));
   std::vector<fs::path> small;
   // What the checkpoint is made of, all durable by now.
@@ -281,10 +273,18 @@ void CheckpointWriter::begin(const RunPosition& at, const Pinned& pinned,
   fmt::format_to(std::back_inserter(final_name_), "{}/{}{}", output_dir_, kCheckpointPrefix,
                  at.step);
   folder_.assign(final_name_).append(".tmp");
-  paths_[0].assign(folder_).append("/").append(weights_file(session_.model()));
-  paths_[1].assign(folder_).append("/").append(kStates);
+  paths_[0].assign(folder_).append("/").append(names_[kModel]);
+  paths_[1].assign(folder_).append("/").append(names_[kOptimizer]);
   paths_[2].assign(folder_).append("/COMPLETE");
-  write_small_files(at, pinned, hyperparameters, extra);
+  if (leads())
+    write_small_files(at, pinned, hyperparameters, extra);
+  else
+    seal_.begin_part();
+  if (rank_) {
+    set_sealed(rank_->rank);
+    rank_->meet();
+    pieces_->begin(false);
+  }
   param_ = state_ = element_ = 0;
   in_place_ = false;
   marker_.abandon();  // of one that failed, like the others
@@ -292,8 +292,8 @@ void CheckpointWriter::begin(const RunPosition& at, const Pinned& pinned,
     files_[file].abandon();
     files_[file].open(paths_[file]);
     digests_[file] = {};
-    write(file, layouts_[file].header().data(),
-          static_cast<int64_t>(layouts_[file].header().size()));
+    const std::string& header = own_layout(file).header();
+    write(file, header.data(), static_cast<int64_t>(header.size()));
   }
   open_ = true;
   ring_.start(*this);
@@ -304,6 +304,7 @@ std::optional<CheckpointWriter::Saved> CheckpointWriter::poll() {
   if (!open_ || ring_.busy()) return std::nullopt;
   open_ = false;
   ring_.rethrow();
+  if (!leads()) return std::nullopt;
   if (guard_) guard_();
   const double now = monotonic_seconds();
   if (!in_place_) replace_folder(folder_, final_name_);

@@ -5,9 +5,16 @@
 // durable, COMPLETE is written, and the folder takes its name. At most one checkpoint is on its
 // way: the next waits for it. All bytes are those of step `position.step`, whatever training did
 // meanwhile.
+//
+// Of ranks that share what they keep each has a writer, for its own pieces (rank_pieces.h):
+//
+//   rank 0   makes the folder | meet | its pieces | waits for the others' lines | COMPLETE, the name
+//   rank 1                    | meet | its pieces | rank-1.sealed: its lines of COMPLETE
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,19 +24,27 @@
 #include "layers/models/family.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/checkpoint/checkpoint_seal.h"
+#include "tools/checkpoint/rank_pieces.h"
 #include "tools/checkpoint/save_ring.h"
 
 namespace snug {
+
+// A writer of several, one a rank.
+struct WriterRank {
+  int rank = 0, size = 1;
+  std::function<void()> meet;  // all are here
+  std::function<bool()> gone;  // one is not any more: there is no use in waiting; from any thread
+};
 
 class CheckpointWriter final : private SaveJob {
  public:
   // `keep`: checkpoints that stay, the newest and the best; 0: all. `background` false: begin()
   // does all of it. Everything that writing takes is made here.
-  // Of several ranks the one that writes reads what the others have; `passed`: SaveRing.
+  // `rank`: each writes its own pieces, and all begin and wait at the same steps.
   CheckpointWriter(Session& session, std::string output_dir, int64_t keep, bool background,
-                   std::atomic<int64_t>* passed = nullptr);
+                   std::optional<WriterRank> rank = std::nullopt);
   ~CheckpointWriter() override;
-  // Bytes on disk of the two large files.
+  // Bytes on disk of the two large files, or of all pieces of them.
   int64_t bytes() const { return layouts_[0].total_bytes() + layouts_[1].total_bytes(); }
   // What holds updates back while one is on its way.
   UpdateGate& gate() { return ring_; }
@@ -55,6 +70,12 @@ class CheckpointWriter final : private SaveJob {
   // Waits for the end first.
   std::optional<Saved> wait();
 
+  // Whether the files are written in pieces; then all ranks write theirs of the weights to a folder that
+  // is there, for whoever puts them together (Session::save_model).
+  bool in_pieces() const { return pieces_ != nullptr; }
+  void write_weights(const std::string& folder);
+  void remove_pieces(const std::string& folder) const;
+
   // Of all so far.
   int64_t written() const { return written_; }
   double write_seconds() const { return total_seconds_; }
@@ -67,7 +88,14 @@ class CheckpointWriter final : private SaveJob {
   View read_whole(const ParamInfo& p, const View& room, bool anew);
   int64_t read_state(char* out, int k, const StateSpan& span, const RestForm& form, bool scales,
                      int64_t n);
-  int64_t gathered() const override { return param_; }
+  int64_t gathered() const override { return pieces_ ? pieces_->passed() : param_; }
+  bool leads() const { return !rank_ || rank_->rank == 0; }
+  const SafetensorsLayout& own_layout(int file) const {
+    return pieces_ ? pieces_->layout(file) : layouts_[file];
+  }
+  void set_sealed(int rank);
+  void await_ranks();
+  void write_texts(const std::string& folder, bool weights_alone) const;
   void write(int file, const char* data, int64_t bytes) override;
   void finish() override;
   void write_small_files(const RunPosition& position, const Pinned& pinned,
@@ -79,15 +107,20 @@ class CheckpointWriter final : private SaveJob {
   std::string output_dir_;
   std::function<void()> guard_;
   int64_t keep_;
+  std::optional<WriterRank> rank_;
+  std::atomic<bool> leaving_{false};
   RestingWeights weights_;
+  std::string names_[2];  // of the files
   SafetensorsLayout layouts_[2];
-  std::vector<RowGroups> groups_;  // of each parameter's rows in files
+  std::unique_ptr<RankPieces> pieces_;  // of ranks
+  std::vector<RowGroups> groups_;       // of each parameter's rows in files
 
   // Of the one on its way.
   AtomicFile files_[2], marker_;
   Fingerprint digests_[2];
   CheckpointSeal seal_;
   std::string folder_, final_name_, paths_[3];
+  std::string sealed_;                           // where a rank leaves its lines
   int64_t param_ = 0, state_ = 0, element_ = 0;  // what gather() takes next; state 0: the weights
   int64_t step_ = 0, best_step_ = -1;
   bool open_ = false;      // begun, and poll() did not tell of it yet

@@ -7,8 +7,7 @@
 
 namespace snug {
 
-SaveRing::SaveRing(char* memory, int64_t bytes, bool background, std::atomic<int64_t>* passed)
-    : memory_(memory), passed_(passed ? passed : &own_passed_) {
+SaveRing::SaveRing(char* memory, int64_t bytes, bool background) : memory_(memory) {
   require(bytes >= kLeastBytes, "a ring of at least kLeastBytes");
   slot_bytes_ = std::min(bytes, std::max(kSlotBytes, ceil_div(bytes, kMostSlots)));
   slots_.resize(static_cast<size_t>(bytes / slot_bytes_));
@@ -36,7 +35,7 @@ void SaveRing::start(SaveJob& job) {
   filled_ = emptied_ = 0;
   filling_ = ended_ = false;
   error_ = nullptr;
-  passed_->store(job.gathered(), std::memory_order_release);
+  passed_.store(job.gathered(), std::memory_order_release);
   busy_.store(true, std::memory_order_release);
   if (thread_.joinable()) {
     changed_.notify_all();
@@ -67,10 +66,10 @@ void SaveRing::rethrow() {
 }
 
 void SaveRing::pass(int64_t param) {
-  if (passed_->load(std::memory_order_acquire) > param) return;
+  if (passed_.load(std::memory_order_acquire) > param) return;
   Lock lock(mutex_);
   if (waiting_++ == 0) stall_began_ = monotonic_seconds();
-  while (passed_->load(std::memory_order_acquire) <= param) {
+  while (passed_.load(std::memory_order_acquire) <= param) {
     const bool room = filled_ - emptied_ < static_cast<int64_t>(slots_.size());
     // After an error nothing more is gathered: what is on its way comes to an end.
     if (!room || filling_ || ended_ || error_) {
@@ -81,7 +80,7 @@ void SaveRing::pass(int64_t param) {
       fill_slot(lock);
     } catch (...) {
       error_ = std::current_exception();
-      passed_->store(INT64_MAX, std::memory_order_release);
+      passed_.store(INT64_MAX, std::memory_order_release);
       changed_.notify_all();
     }
   }
@@ -113,7 +112,7 @@ void SaveRing::work() {
 
 void SaveRing::end_job() {
   ended_ = true;
-  passed_->store(INT64_MAX, std::memory_order_release);
+  passed_.store(INT64_MAX, std::memory_order_release);
   busy_.store(false, std::memory_order_release);
   changed_.notify_all();
 }
@@ -164,7 +163,7 @@ void SaveRing::fill_slot(Lock& lock) {
   filling_ = false;
   ended_ = !more;
   if (slot.count > 0) ++filled_;
-  passed_->store(ended_ ? INT64_MAX : job_->gathered(), std::memory_order_release);
+  passed_.store(ended_ ? INT64_MAX : job_->gathered(), std::memory_order_release);
   changed_.notify_all();
 }
 

@@ -53,8 +53,7 @@ class SaveRing final : public UpdateGate {
 
   // `memory` holds `bytes`, kLeastBytes at least, and outlives the ring. Throws device if the
   // system gives no thread.
-  // `passed`: where it keeps which parameters may be changed, for other ranks to see; null: its own.
-  SaveRing(char* memory, int64_t bytes, bool background, std::atomic<int64_t>* passed = nullptr);
+  SaveRing(char* memory, int64_t bytes, bool background);
   // A job on its way is left as it is: nothing of it was given its final name.
   ~SaveRing() override;
   SaveRing(const SaveRing&) = delete;
@@ -95,8 +94,7 @@ class SaveRing final : public UpdateGate {
 
   std::atomic<bool> busy_{false};
   // Parameters below this one may be changed.
-  std::atomic<int64_t> own_passed_{INT64_MAX};
-  std::atomic<int64_t>* passed_;
+  std::atomic<int64_t> passed_{INT64_MAX};
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
   SaveJob* job_ = nullptr;

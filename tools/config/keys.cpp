@@ -99,7 +99,7 @@ std::vector<Key> keys_of_models() {
 std::vector<Key> other_keys() {
   using C = RunConfig;
   using K = KeyKind;
-  return {
+  std::vector<Key> keys = {
       // clang-format off
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...} or {\"input_ids\": [...]}, "
@@ -241,25 +241,6 @@ std::vector<Key> other_keys() {
               "the CPU only with host_memory), none, inputs (of the blocks), attention, mlp, block (inputs "
               "and all that is not recomputed), names and layers as in recompute",
        .example = "inputs", .aliases = "activation_offloading enable_activation_offloading"},
-      {.name = "offload_optimizer", .section = "machine", .kind = K::choice,
-       .field = &C::offload_optimizer,
-       .doc = "where the optimizer's state rests, and the master weights of a 16-bit model: none (on the "
-              "device), cpu (in the host's memory, and an update passes them through the device in "
-              "windows) or auto, as in offload; the numbers stay the same bit for bit",
-       .example = "cpu", .choices = "auto none cpu"},
-      {.name = "offload_params", .section = "machine", .kind = K::choice,
-       .field = &C::offload_params,
-       .doc = "where the weights of the layers rest: none (on the device), cpu (in the host's memory with "
-              "the optimizer's state, and a layer is brought before its forward and before its backward, one "
-              "ahead of its use) or auto, as in offload; the numbers stay the same bit for bit",
-       .example = "cpu", .aliases = "offload_param", .choices = "auto none cpu"},
-      {.name = "offload_gradients", .section = "machine", .kind = K::choice,
-       .field = &C::offload_gradients,
-       .doc = "where the gradients of the layers rest: none (on the device), cpu (in the host's memory: a "
-              "layer's leave while backward is at the one below, come back to be added to where a step has "
-              "several micro-steps, and once more for the norm and for the update) or auto, as in offload; "
-              "the numbers stay the same bit for bit",
-       .example = "cpu", .aliases = "offload_gradient", .choices = "auto none cpu"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},
@@ -509,6 +490,11 @@ std::vector<Key> other_keys() {
        .unset = "auto", .range = kNonNegative},
       // clang-format on
   };
+  const auto offload =
+      std::find_if(keys.begin(), keys.end(), [](const Key& key) { return key.name == "offload"; });
+  const std::vector<Key> more = host_keys();
+  keys.insert(offload + 1, more.begin(), more.end());
+  return keys;
 }
 
 }  // namespace

@@ -13,6 +13,9 @@
 
 namespace snug {
 
+// RunConfig::where() of what was written there.
+inline constexpr const char* kCommandLine = "command line";
+
 struct RunConfig {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
   // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two
@@ -95,6 +98,7 @@ struct RunConfig {
   std::string offload_optimizer = "auto";  // auto | none | cpu
   std::string offload_params = "auto";     // the same
   std::string offload_gradients = "auto";  // the same
+  std::string offload_update = "auto";     // auto | gpu | cpu
   int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built

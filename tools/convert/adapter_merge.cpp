@@ -9,6 +9,7 @@
 #include "engine/core/error.h"
 #include "engine/core/openmp.h"
 #include "engine/io/files.h"
+#include "engine/io/safetensors_pieces.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/adapted_base.h"
 #include "layers/models/adapter_files.h"
@@ -41,7 +42,7 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
   model_ = std::make_unique<Model>(spec, parse_precision("fp32"), peft.frozen, peft.adapters);
   const Model& model = *model_;
   const std::string path = folder + "/" + kAdapterWeights;
-  if (!file_exists(path))
+  if (!safetensors_there(path))
     fail(ErrorCode::usage, fmt::format("an adapter with {}", kAdapterWeights), folder,
          "--adapter run1/final of a run with peft");
   file_ = std::make_unique<SafetensorsReader>(path);

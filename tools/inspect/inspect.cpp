@@ -11,6 +11,7 @@
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "engine/io/safetensors_pieces.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
 #include "tools/checkpoint/checkpoint.h"
@@ -112,10 +113,10 @@ Facts inspect_folder(const std::string& path, const InspectOptions& options) {
   if (is_checkpoint(path)) return inspect_checkpoint(path, options);
   if (there(path + "/config.resolved.yaml") || there(path + "/metrics.jsonl"))
     return inspect_run(path);
-  const bool weights =
-      there(path + "/model.safetensors") || there(path + "/model.safetensors.index.json");
+  const bool weights = safetensors_there(path + "/model.safetensors") ||
+                       there(path + "/model.safetensors.index.json");
   if (!weights && there(path + "/adapter_config.json")) {
-    if (!there(path + "/adapter_model.safetensors")) refuse_adapter(path);
+    if (!safetensors_there(path + "/adapter_model.safetensors")) refuse_adapter(path);
     return inspect_adapter(path, options);
   }
   if (weights || there(path + "/config.json")) return inspect_model(path, options);

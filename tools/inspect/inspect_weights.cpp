@@ -6,6 +6,7 @@
 #include "engine/io/gguf.h"
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/safetensors_pieces.h"
 #include "engine/text/tokenizer.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
@@ -110,8 +111,9 @@ Facts metadata_of(const SafeMetadata& metadata) {
   return out;
 }
 
-int64_t size_of_file(const std::string& path) {
-  return MappedFile(path).size();
+// `in_pieces`: of tensors that no file has alone.
+int64_t size_of_file(const std::string& path, int64_t in_pieces = 0) {
+  return safetensors_in_pieces(path) ? in_pieces : MappedFile(path).size();
 }
 
 }  // namespace
@@ -122,7 +124,7 @@ Facts inspect_safetensors(const std::string& path, const InspectOptions& options
   files.emplace_back(path);
   Totals totals;
   const Facts rows = tensor_rows(files, options, totals);
-  out["bytes"] = size_of_file(path);
+  out["bytes"] = size_of_file(path, totals.bytes);
   totals.write(out, options);
   out["metadata"] = metadata_of(files[0].metadata());
   out["tensors"] = rows;

@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/kernels.h"
+#include "layers/models/piece_weights.h"
 #include "layers/models/recompute.h"
 #include "layers/ops/cache_rows.h"
 #include "optim/clip.h"
@@ -181,6 +182,7 @@ StorePolicy Session::store_policy() const {
           .offload_states = d.offload_optimizer,
           .offload_weights = d.offload_params,
           .offload_gradients = d.offload_gradients,
+          .update_on_host = d.update_on_host,
           .comm = comm_,
           .zero = d.zero};
 }
@@ -196,7 +198,11 @@ void Session::make_residents() {
   stores_ = std::make_unique<Stores>(
       ctx_, table, store_policy(),
       [this](Context& ctx, const UpdateTargets& targets, const Stores::Complete& c) {
-        gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
+        // Of ranks span by span: all of them plan the same ones.
+        for (const StateSpan& s : comm_ ? c.spans : std::span<const StateSpan>())
+          sum_of_squares_and_finite(ctx, c.gradients.rows(s.offset - c.first, s.elements), state_,
+                                    s.offset);
+        if (!comm_) gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
         optimizer_->update(ctx, targets, stores_->states(), state_, c.windows);
       });
   if (d.packed_weights != WeightPacking::none)
@@ -226,17 +232,15 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
+  if (d.update_on_host && !ctx_.by_kernels()) host_.state = twin("host.step_state", state_);
   make_save_room();
 }
 
 // A parameter that is turned in files is read as a whole before it is.
 void Session::make_save_room() {
   const int64_t bytes = turned_bytes(model_);
-  if (decisions_.save_ring <= 0 || bytes == 0 || !(ctx_.by_kernels() || in_pieces())) return;
-  const Name name("save.turned");
-  host_.turned = ctx_.by_kernels()
-                     ? ctx_.host_tensor(name, {bytes / 4}, DType::f32)
-                     : ctx_.tensor(name, {bytes / 4}, DType::f32, Category::workspace);
+  if (decisions_.save_ring > 0 && bytes > 0 && ctx_.by_kernels())
+    host_.turned = ctx_.host_tensor(Name("save.turned"), {bytes / 4}, DType::f32);
 }
 
 void Session::make_head_batch(int64_t B) {
@@ -456,12 +460,6 @@ void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
   stores_->done_reading();
 }
 
-void Session::train_weights() {
-  if (!kept_ || ctx_.planning()) return;
-  if (to_trained_ >= 0) move_weights(WeightsMove::to_trained);
-  kept_ = false;
-}
-
 void Session::micro(bool first_of_window) {
   const int64_t B = decisions_.micro_batch;
   const Extent used = this->used(B);
@@ -477,7 +475,10 @@ void Session::micro(bool first_of_window) {
       gradient_norm_reset(ctx_, state_);
       clip(ctx_, state_, 0);
     }
-    model_.train_step(ctx_, rt, *train_pass_, batch(used), head_rows(B, used));
+    const ModelBatch given = batch(used);
+    Tensor x = model_.forward(ctx_, rt, *train_pass_, given, PassMode::train);
+    Tensor dx = model_.loss(ctx_, rt, *train_pass_, given, head_rows(B, used), std::move(x));
+    model_.backward(ctx_, rt, *train_pass_, std::move(dx));
     stores_->end(ctx_);
   });
   device_ahead_ = true;
@@ -491,39 +492,18 @@ void Session::update() {
     for (int i = 0; i < model_.params().size(); ++i) gate->pass(i);
   ctx_.repeat(schedule_, update_, [&] {
     if (stores_->updates_in_backward()) {
-      stores_->finish(ctx_);
+      stores_->finish(ctx_, state_);
     } else {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      optimizer_->update(ctx_, stores_->targets(), stores_->states(), state_);
+      optimizer_->update(ctx_, stores_->targets(), stores_->states(), update_state());
       stores_->share(ctx_);
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
   device_ahead_ = true;
-}
-
-void Session::keep_weights() {
-  if (!kept_ && to_kept_ >= 0) move_weights(WeightsMove::to_kept);
-  kept_ = true;
-}
-
-// Whatever the last step found: the state of steps is as it was when this is done.
-void Session::move_weights(WeightsMove where) {
-  StepState saved{};
-  if (!ctx_.planning()) {
-    saved = state();
-    state().found_inf = 0;
-    send_state();
-  }
-  ctx_.program(schedule_, where == WeightsMove::to_kept ? to_kept_ : to_trained_, [&] {
-    optimizer_->move(ctx_, stores_->targets(), stores_->states(), state_, where);
-    stores_->share(ctx_);
-    if (packed_) packed_->pack(ctx_, stores_->weights(), false);
-  });
-  if (!ctx_.planning()) state() = saved;
 }
 
 void Session::evaluate() {
@@ -578,15 +558,19 @@ void Session::fork() {
   });
 }
 
-void Session::save_model(const std::string& path, const SafetensorsLayout& layout) {
+void Session::save_model(const std::string& path, const SafetensorsLayout& layout,
+                         const std::string& pieces) {
   static const Name kStaging("save.staging");
   ctx_.program(schedule_, save_, [&] {
     const int64_t bytes = save_staging_bytes(model_);
-    const int64_t more = ctx_.by_kernels() || in_pieces() ? turned_bytes(model_) : 0;
+    const int64_t more = ctx_.by_kernels() ? turned_bytes(model_) : 0;
     const Tensor staging =
         ctx_.by_kernels() ? ctx_.host_tensor(kStaging, {bytes + more}, DType::u8)
                           : ctx_.tensor(kStaging, {bytes + more}, DType::u8, Category::workspace);
-    save_weights(ctx_, model_, layout, resting(), staging, path);
+    if (pieces.empty())
+      save_weights(ctx_, model_, layout, resting(), staging, path);
+    else
+      join_weights(ctx_, layout, pieces, staging, path);
   });
 }
 

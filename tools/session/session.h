@@ -100,6 +100,9 @@ struct Decisions {
   // and when they are summed up and applied: the same bits. Not with update_in_backward, which has
   // none to keep.
   bool offload_gradients = false;
+  // The host updates what rests with it, by its own cores, and weights come back: with
+  // offload_optimizer and offload_gradients. The same bits, where can_update_on_host().
+  bool update_on_host = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
   // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
@@ -249,7 +252,9 @@ class Session : private CodeSink {
   int64_t reusable(int64_t same, int64_t written) const { return cache_.reusable(same, written); }
   void decode();  // feeds next_token() at state().position: logits() of every row
   void fork();    // copies the cache up to state().position as sources() say
-  void save_model(const std::string& path, const SafetensorsLayout& layout);
+  // From where the weights rest, or put together from the pieces that ranks wrote of that file.
+  void save_model(const std::string& path, const SafetensorsLayout& layout,
+                  const std::string& pieces = "");
 
   // Starts a window: sums and counts to zero.
   void begin_window(uint64_t seed, int64_t step, int64_t trained_tokens);
@@ -268,10 +273,6 @@ class Session : private CodeSink {
   void send_state();
   void send_batch();
   void make_host_side();
-  // Whether parameters rest in pieces that no file has them in.
-  bool in_pieces() const {
-    return decisions_.zero == 3 || (decisions_.zero > 0 && model_.precision().separate_master());
-  }
   // What is in use of B planned windows, and no more for the next program.
   Extent used(int64_t B);
   int64_t head_rows(int64_t B, const Extent& used) const;
@@ -292,6 +293,8 @@ class Session : private CodeSink {
   }
   void make_save_room();
   void move_weights(WeightsMove where);
+  // In a program: the state that an update reads, where it is done.
+  View update_state();
 
   const Model& model_;
   Decisions decisions_;

@@ -109,11 +109,7 @@ bool TrainRun::load_best() {
     if (const auto damage = find_checkpoint_damage(folder))
       return last_ones(fmt::format("{} is not as it was written", damage->file));
     weights_replaced_ = true;
-    const std::string file = folder + "/" + weights_file(*setup_.model);
-    if (setup_.peft)
-      load_adapter(session_->context(), *setup_.model, file, session_->resting(), "");
-    else
-      load_weights(session_->context(), *setup_.model, file, session_->resting());
+    load_checkpoint_weights(*session_, folder);
   }
   evaluated_loss_ = at_.best_saved_loss;
   evaluated_metric_ = at_.best_saved_metric;

@@ -21,22 +21,6 @@ namespace {
 constexpr double kMeetingSeconds =
     60;  // between the first and the last that another launcher starts
 
-class GatheredGate final : public UpdateGate {
- public:
-  explicit GatheredGate(Group& group) : group_(group) {}
-  // Rank 0 gathers at the speed of memory or of its disk; if it is gone nothing more is gathered.
-  void pass(int64_t param) override {
-    for (int i = 1; group_.gathered().load(std::memory_order_acquire) <= param; ++i) {
-      if (group_.given_up()) return;
-      usleep(50);
-      if (i % 500 == 0) group_.look_after(0);
-    }
-  }
-
- private:
-  Group& group_;
-};
-
 }  // namespace
 
 std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
@@ -56,10 +40,7 @@ std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
 }
 
 RunRanks::RunRanks(std::unique_ptr<Group> group)
-    : group_(std::move(group)),
-      transport_(*group_),
-      comm_(transport_),
-      gate_(std::make_unique<GatheredGate>(*group_)) {}
+    : group_(std::move(group)), transport_(*group_), comm_(transport_) {}
 
 RunRanks::~RunRanks() = default;
 
@@ -95,6 +76,11 @@ RunRanks::Step RunRanks::agree(const Step& mine) {
     step.save = step.save || all[r].save;
   }
   return step;
+}
+
+bool RunRanks::broken() noexcept {
+  for (int r = 0; r < group_->size(); ++r) group_->look_after(r);
+  return group_->given_up();
 }
 
 int RunRanks::end(const Error& error) {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "engine/core/error.h"
-#include "engine/seams/update.h"
 #include "parallel/group.h"
 #include "parallel/local_transport.h"
 #include "tools/config/run_config.h"
@@ -26,6 +25,7 @@ class RunRanks {
 
   bool leads() const { return group_->rank() == 0; }
   int rank() const { return group_->rank(); }
+  int size() const { return group_->size(); }
   Comm* comm() { return &comm_; }
   int arena_file() const { return group_->arena_file(); }
 
@@ -45,9 +45,8 @@ class RunRanks {
   };
   Step agree(const Step& mine);
 
-  // Held back until rank 0 has read it, for a checkpoint.
-  UpdateGate& gate() { return *gate_; }
-  std::atomic<int64_t>& gathered() { return group_->gathered(); }
+  // A rank is gone or has given up; from any thread.
+  bool broken() noexcept;
 
   // This rank ends with `error`: the others are told, unless one of them was first. Returns the exit code
   // of a rank that follows; rank 0 throws it.
@@ -58,7 +57,6 @@ class RunRanks {
   std::unique_ptr<Group> group_;
   LocalTransport transport_;
   RankComm comm_;
-  std::unique_ptr<UpdateGate> gate_;
 };
 
 }  // namespace snug

@@ -68,6 +68,10 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
 void TrainRun::write_state(const std::string& folder) const {
   const double samples =
       static_cast<double>(samples_per_step(setup_.request)) * static_cast<double>(total_);
+  // The last step of epochs that were asked for takes what it lacks from the next.
+  double epochs = std::ceil(samples / static_cast<double>(data_.train_samples));
+  if (config().num_train_epochs > 0)
+    epochs = std::min(epochs, std::ceil(config().num_train_epochs));
   // All three of one step: the best of the checkpoints, and before there is one of what was
   // evaluated.
   const bool saved = at_.best_saved_step >= 0;
@@ -83,7 +87,7 @@ void TrainRun::write_state(const std::string& folder) const {
       {.step = at_.step,
        .max_steps = total_,
        .epoch = epoch(),
-       .num_train_epochs = std::ceil(samples / static_cast<double>(data_.train_samples)),
+       .num_train_epochs = epochs,
        .logging_steps = config().logging_steps,
        .eval_steps = steps(config().eval_steps),
        .save_steps = steps(config().save_steps),
@@ -139,21 +143,14 @@ void TrainRun::save() {
   require_own_output();
   if (saved_step_ == at_.step) return;
   session_->keep_weights();
-  // Weights that move between steps move outside of any collective: nobody reads another's shard before
-  // all have moved theirs, or moves on before the gate of the checkpoint stands.
-  const bool moves = session_->optimizer().keeps_others();
-  if (moves) meet("the weights to keep");
   if (checkpoints_) tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
     at_.best_saved_metric = evaluated_metric_;
     at_.best_saved_step = at_.step;
   }
-  if (!checkpoints_) {  // rank 0 writes it of all
-    saved_step_ = at_.step;
-    if (moves) meet("a checkpoint that began");
-    return;
-  }
+  saved_step_ = at_.step;
+  if (!checkpoints_) return;  // rank 0 has all of it
   RunPosition position = at_;
   position.elapsed += monotonic_seconds() - started_;
   log_->sync();          // milliseconds on a disk
@@ -163,8 +160,6 @@ void TrainRun::save() {
                         add_model_files(f, setup_.model->precision().master);
                         write_state(f);
                       });
-  saved_step_ = at_.step;
-  if (moves) meet("a checkpoint that began");
   tell_saved(checkpoints_->poll());  // without a background it is there
 }
 
@@ -183,15 +178,27 @@ std::string TrainRun::save_and_wait() {
 
 void TrainRun::write_final() {
   require_own_output();
-  const std::string path = config().output_dir + "/final", folder = path + ".tmp";
+  const std::string path = lead_dir_ + "/final", folder = path + ".tmp";
   std::error_code error;
-  fs::remove_all(folder, error);
-  // Not with its parents: a new output_dir would look like a run without its checkpoints.
-  fs::create_directory(folder, error);
+  if (leads()) {
+    fs::remove_all(folder, error);
+    // Not with its parents: a new output_dir would look like a run without its checkpoints.
+    fs::create_directory(folder, error);
+  }
   if (error)
     fail(ErrorCode::device, fmt::format("to create {}", folder), error.message(),
          "free disk space");
-  session_->save_model(folder + "/" + weights_file(*setup_.model), *final_layout_);
+  // Each rank's pieces, which rank 0 then puts together.
+  const bool pieces = checkpoints_ && checkpoints_->in_pieces();
+  if (pieces) {
+    meet("the folder of final/");
+    checkpoints_->write_weights(folder);
+    meet("the weights of final/");
+  }
+  if (!leads()) return;
+  const std::string file = folder + "/" + weights_file(*setup_.model);
+  session_->save_model(file, *final_layout_, pieces ? file : "");
+  if (pieces) checkpoints_->remove_pieces(folder);
   add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
   write_json_file(folder + "/" + kFinalFacts,
                   {{"step", weights_replaced_ ? at_.best_saved_step : at_.step}});

@@ -229,13 +229,17 @@ void TrainRun::prepare() {
   }
   if (leads()) write_config();
   write_json_file(dir + "/plan.json", plan_json(plan_));
-  if (leads()) {
-    checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
-                                                      plan_.save_background,
-                                                      ranks_ ? &ranks_->gathered() : nullptr);
+  std::optional<WriterRank> writer;  // of ranks that share what they keep
+  if (ranks_ && plan_.decisions.zero > 0)
+    writer = {ranks_->rank(), ranks_->size(),
+              [this] { ranks_->meet_whenever("the folder of a checkpoint"); },
+              [this] { return ranks_->broken(); }};
+  if (leads() || writer) {
+    checkpoints_ = std::make_unique<CheckpointWriter>(
+        *session_, lead_dir_, config().save_total_limit, plan_.save_background, writer);
     checkpoints_->set_guard([this] { require_own_output(); });
+    session_->set_update_gate(&checkpoints_->gate());
   }
-  session_->set_update_gate(checkpoints_ ? &checkpoints_->gate() : &ranks_->gate());
   final_layout_ = std::make_unique<SafetensorsLayout>(weights_layout(
       *setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32, setup_.base));
   recorder_ = std::make_unique<StepRecorder>(plan_, config().trace);

@@ -515,8 +515,7 @@ int TrainRun::steps() {
   if (!load_best()) return training_failed();
   tell_better_start();
   tell_untrained();
-  meet("the weights of final/");  // which rank 0 reads of all
-  if (leads()) write_final();
+  write_final();
   meet("final/");
   require_own_output();
   write_state(config().output_dir);

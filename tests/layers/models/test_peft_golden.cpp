@@ -283,6 +283,12 @@ TEST(Peft, RefusesWhatDoesNotFit) {
   });
   refuse([](PeftConfig& c) { c.exclude_modules = {"up_porj"}; },
          {"exclude_modules to name linear modules", "up_porj", "did you mean up_proj?"});
+  // A file of PEFT may exclude what its model has none of.
+  PeftConfig of_folder;
+  of_folder.exclude_modules = {"lm_head", "down_proj"};
+  of_folder.of_folder = true;
+  for (const auto& [layer, adapter] : resolve_peft(g.spec(), of_folder).adapters)
+    EXPECT_EQ(layer.find("mlp.c_proj"), std::string::npos) << layer;
   const auto scales = [](std::vector<std::string> targets, std::vector<std::string> inputs) {
     return [=](PeftConfig& c) {
       c.method = "ia3";

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/io/safetensors.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -59,6 +61,19 @@ void expect_same_bytes(const Workspace& w, const std::string& a, const std::stri
       << file << " of " << a << " and " << b;
 }
 
+// The same tensors, whole in one file or in pieces of ranks.
+void expect_same_tensors(const Workspace& w, const std::string& a, const std::string& b,
+                         const std::string& file) {
+  const SafetensorsReader x(w.path(a + "/" + file)), y(w.path(b + "/" + file));
+  ASSERT_EQ(x.tensors().size(), y.tensors().size());
+  for (const SafeTensor& t : x.tensors()) {
+    const SafeTensor& other = y.at(t.name);
+    EXPECT_EQ(t.shape, other.shape) << t.name;
+    ASSERT_EQ(t.bytes, other.bytes) << t.name;
+    EXPECT_EQ(std::memcmp(t.data, other.data, static_cast<size_t>(t.bytes)), 0) << t.name;
+  }
+}
+
 TEST(Ranks, EveryStageLearnsTheSame) {
   const Workspace w;
   w.trained("one", {"threads=1", "per_device_train_batch_size=3"});
@@ -72,7 +87,12 @@ TEST(Ranks, EveryStageLearnsTheSame) {
     EXPECT_EQ(w.json(name + "/plan.json")["hash"], w.json(name + "/ranks/1/plan.json")["hash"]);
     EXPECT_EQ(w.losses(name), w.losses(name + "/ranks/1"));
     expect_same_bytes(w, name, "zero0", "final/model.safetensors");
-    expect_same_bytes(w, name, "zero0", "checkpoint-12/optimizer.safetensors");
+    for (const char* file :
+         {"checkpoint-12/model.safetensors", "checkpoint-12/optimizer.safetensors"})
+      expect_same_tensors(w, name, "zero0", file);
+    EXPECT_EQ(exists(w.path(name + "/checkpoint-12/optimizer-rank-1.safetensors")), zero[0] > '0');
+    EXPECT_FALSE(exists(w.path(name + "/checkpoint-12/rank-1.sealed")));
+    EXPECT_FALSE(exists(w.path(name + "/final/model-rank-0.safetensors")));
     const std::vector<double> one = w.losses("one"), all = w.losses(name);
     ASSERT_EQ(all.size(), one.size());
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(all[i] / one[i], 1, 1e-6) << i;
@@ -94,6 +114,28 @@ TEST(Ranks, ACheckpointOfAnyNumberOfRanksServesAnyOther) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i] / a[i], 1, 1e-4) << i;
     if (other.front() == "ranks=2") expect_same_bytes(w, "on", "whole", "final/model.safetensors");
+    std::filesystem::remove_all(w.path("on"));
+  }
+}
+
+// With the least memory each rank updates its piece of a block as backward leaves it, and goes on from a
+// checkpoint of ranks that do not.
+TEST(Ranks, BackwardConsumesGradients) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"max_grad_norm=0", "eval_fraction=0", "save_steps=6",
+                                         "per_device_train_batch_size=3"};
+  for (const char* zero : {"zero=0", "zero=1", "zero=3"}) {
+    const std::string name(zero);
+    const auto all = with(joined(keys, {zero}));
+    const int64_t least = w.plan(all)["minimum_bytes"];
+    const Outcome o = w.trained(name, joined(all, {"memory=" + std::to_string(least)}));
+    EXPECT_NE(o.out.find("updated as backward leaves them"), std::string::npos) << o.out;
+    expect_exact(w, name);
+    expect_exact(w, name + "/ranks/1");
+    EXPECT_EQ(w.losses(name), w.losses(name + "/ranks/1"));
+    lose_power_after(w, name, "on", 6);
+    w.trained("on", joined(all, {"resume=latest"}));
+    expect_same_bytes(w, "on", name, "final/model.safetensors");
     std::filesystem::remove_all(w.path("on"));
   }
 }
@@ -124,6 +166,64 @@ TEST(Ranks, OneGoesOnFromTheConfigurationOfTwo) {
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_FALSE(exists(w.path("run/ranks/1")));
   EXPECT_EQ(w.losses("run").size(), 15u);
+}
+
+// What ranks wrote in pieces is a model to every command; a byte of a piece that changed is found.
+TEST(Ranks, CommandsReadACheckpointInPieces) {
+  const Workspace w;
+  w.trained("run", with({"zero=3"}));
+  const std::string pieces = w.path("run/checkpoint-12"), final = w.path("run/final");
+  const auto json = [](std::vector<std::string> words) {
+    const Outcome o = run(words);
+    EXPECT_EQ(o.code, 0) << o.err;
+    return Json::parse(o.out);
+  };
+  const auto eval = [&](const std::string& model) {
+    return json({"eval", "--model", model, "--data", w.path("text.txt"), "--json"})["loss"];
+  };
+  EXPECT_EQ(eval(pieces), eval(final));
+  const Outcome a = run({"generate", "--model", pieces, "--prompt", "the", "--temperature", "0"}),
+                b = run({"generate", "--model", final, "--prompt", "the", "--temperature", "0"});
+  EXPECT_EQ(a.code, 0) << a.err;
+  EXPECT_EQ(a.out, b.out);
+  EXPECT_EQ(run({"convert", "--to", "hf", "--model", pieces, "--output", w.path("hf")}).code, 0);
+  expect_same_bytes(w, "hf", "run/final", "model.safetensors");
+  const Json facts = json({"inspect", pieces, "--stats", "--json"});
+  EXPECT_EQ(facts["not_finite"], 0);
+  EXPECT_EQ(facts["tensors"].size(), json({"inspect", final, "--json"})["tensors"].size());
+  w.trained("more", {"model=" + pieces, "max_steps=2"});
+  const std::string piece = pieces + "/optimizer-rank-1.safetensors";
+  std::string bytes = slurp(piece);
+  bytes[bytes.size() - 100] ^= 1;
+  std::ofstream(piece, std::ios::binary) << bytes;
+  const Outcome o = w.train("run", with({"zero=3", "resume=" + pieces, "max_steps=13"}));
+  EXPECT_EQ(o.code, 2);
+  EXPECT_NE(o.err.find("optimizer-rank-1.safetensors as it was written"), std::string::npos)
+      << o.err;
+}
+
+// Adapters too, whose base no rank writes, and at their end the best of the checkpoints.
+TEST(Ranks, AdaptersAndTheBestInPieces) {
+  const Workspace w;
+  w.trained("base", {});
+  const std::vector<std::string> keys = {"model=" + w.path("base/final"),
+                                         "peft=lora",
+                                         "lora_r=4",
+                                         "save_steps=3",
+                                         "eval_steps=3",
+                                         "load_best_model_at_end=true",
+                                         "learning_rate=0.3"};
+  w.trained("zero0", with(joined(keys, {"zero=0"})));
+  for (const char* zero : {"zero=1", "zero=3"}) {
+    const std::string name(zero);
+    w.trained(name, with(joined(keys, {zero})));
+    expect_same_bytes(w, name, "zero0", "final/adapter_model.safetensors");
+    expect_same_tensors(w, name, "zero0", "checkpoint-12/adapter_model.safetensors");
+    lose_power_after(w, name, "on", 6);
+    w.trained("on", with(joined(keys, {zero, "resume=latest"})));
+    expect_same_bytes(w, "on", name, "final/adapter_model.safetensors");
+    std::filesystem::remove_all(w.path("on"));
+  }
 }
 
 // The first process passes a signal on; all ranks stop at the same step, with a checkpoint.

@@ -1,0 +1,74 @@
+// What the writers of several ranks leave each other: files beside those of the checkpoint.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <iterator>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "layers/models/adapter_files.h"
+#include "tools/checkpoint/checkpoint_writer.h"
+
+namespace snug {
+
+// Takes no memory: sealed_ has room.
+void CheckpointWriter::set_sealed(int rank) {
+  sealed_.assign(folder_);
+  fmt::format_to(std::back_inserter(sealed_), "/rank-{}.sealed", rank);
+}
+
+// On the ring's thread of rank 0: the lines of COMPLETE of the others' files, which are durable when they are
+// there.
+void CheckpointWriter::await_ranks() {
+  constexpr useconds_t kPause = 500;
+  char lines[1024];
+  for (int r = 1; r < rank_->size; ++r) {
+    set_sealed(r);
+    int fd = -1;
+    for (int64_t i = 1; (fd = ::open(sealed_.c_str(), O_RDONLY | O_CLOEXEC)) < 0; ++i) {
+      if (errno != ENOENT || leaving_ || (i % 20 == 0 && rank_->gone()))
+        fail(ErrorCode::device, fmt::format("{}, which rank {} writes", sealed_, r),
+             "none: that rank does not go on", "resume=latest, from the checkpoint before");
+      ::usleep(kPause);
+    }
+    const ssize_t n = ::read(fd, lines, sizeof(lines));
+    ::close(fd);
+    require(n > 0 && n < static_cast<ssize_t>(sizeof(lines)), "the lines of a rank's two files");
+    seal_.add_part({lines, static_cast<size_t>(n)});
+    ::unlink(sealed_.c_str());
+  }
+}
+
+void CheckpointWriter::write_texts(const std::string& folder, bool weights_alone) const {
+  write_atomic(pieces_path(folder + "/" + weights_file(session_.model())), pieces_->text(kModel));
+  if (!weights_alone)
+    write_atomic(pieces_path(folder + "/" + kStatesFile), pieces_->text(kOptimizer));
+}
+
+// While nothing is on its way: through the ring's memory.
+void CheckpointWriter::write_weights(const std::string& folder) {
+  require(pieces_ != nullptr && !open_, "pieces, and no checkpoint on its way");
+  if (leads()) write_texts(folder, true);
+  const View& room = session_.save_ring();
+  AtomicFile file(folder + "/" + names_[kModel]);
+  file.write(pieces_->layout(kModel).header());
+  pieces_->begin(true);
+  for (;;) {
+    const RankPieces::Read read = pieces_->read(static_cast<char*>(room.data), room.bytes());
+    if (read.bytes == 0) break;
+    file.write(room.data, read.bytes);
+  }
+  file.commit();
+}
+
+void CheckpointWriter::remove_pieces(const std::string& folder) const {
+  const std::string file = folder + "/" + weights_file(session_.model());
+  std::error_code ignored;
+  std::filesystem::remove(pieces_path(file), ignored);
+  for (int r = 0; r < rank_->size; ++r) std::filesystem::remove(rank_file(file, r), ignored);
+}
+
+}  // namespace snug
