@@ -316,7 +316,8 @@ TEST(Peft, RefusesWhatDoesNotFit) {
          {"modules_to_save to name modules of the model", "v_porj", "did you mean v_proj?"});
   refuse([](PeftConfig& c) { c.modules_to_save = {"xyzzy"}; }, {"some of q_proj, k_proj, "});
   refuse([](PeftConfig& c) { c.alpha_pattern = {{"w_proj", 3.0}}; }, {"alpha_pattern", "w_proj"});
-  refuse([](PeftConfig& c) { c.modules_to_save = {"k_proj"}; }, {"they are one parameter here"});
+  refuse([](PeftConfig& c) { c.modules_to_save = {"k_proj"}; },
+         {"trained together: they are one parameter here", "modules_to_save with both"});
   refuse([](PeftConfig& c) { c.rank_pattern = {{"w_proj", 3}}; }, {"rank_pattern", "w_proj"});
   const PeftGolden tied("d");
   PeftConfig config;
