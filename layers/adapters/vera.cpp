@@ -154,11 +154,13 @@ class Vera : public AdapterKind {
       list.push_back({.name = layer.name + ".vera_lambda_b" + of,
                       .end = ".vera_lambda_b",
                       .shape = {adapter.pieces[k].rows},
+                      .group = kGroupNoDecay,
                       .piece = piece,
                       .by_rows = true});
       list.push_back({.name = layer.name + ".vera_lambda_d" + of,
                       .end = ".vera_lambda_d",
                       .shape = {adapter.pieces[k].rank},
+                      .group = kGroupNoDecay,
                       .init = Init::ones,
                       .piece = piece});
     }

@@ -54,6 +54,12 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param) {
     }
     return pieces;
   }
+  if (is_shared_adapter_name(p.name.view())) {  // of no file
+    FilePiece own;
+    own.names = {p.name.str()};
+    own.rows = p.rows;
+    return {own};
+  }
   const PlacedParam placed = adapter_param_of(model, p.name.str());
   const LinearAdapter& adapter = *placed.layer.adapter;
   const int base = model.params().find(placed.layer.name + ".weight");
@@ -161,6 +167,7 @@ std::vector<std::string> load_adapter(Context& ctx, const Model& model, const st
   const SafetensorsReader reader(file);
   check_adapter_base(reader, base);
   std::set<std::string> used;
+  check_shared(reader, model, used);
   read_weights(
       ctx, model,
       [&](int param) {
@@ -174,7 +181,6 @@ std::vector<std::string> load_adapter(Context& ctx, const Model& model, const st
         return parts;
       },
       weights, file);
-  check_shared(reader, model, used);
   std::vector<std::string> warnings;
   for (const SafeTensor& t : reader.tensors())
     if (!used.contains(t.name))

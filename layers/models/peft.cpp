@@ -410,9 +410,13 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     const int weight = plain.params().find(layer + ".weight");
     const Shape& shape = plain.params()[weight].shape;
     const std::vector<FilePiece> pieces = family.pieces(plain.params()[weight], spec);
+    const bool shares = !adapter.kind->shared(layers_of(result.adapters, *adapter.kind)).empty();
     for (const AdapterParam& p : adapter.kind->params({layer, "", &adapter, shape[1], shape[0]})) {
       if (!p.trained) still->insert(p.name);
-      if (p.transposed && p.by_rows &&
+      // Files' rows are brought into our order where they are a tensor's own, not where it is
+      // transposed or all layers read the same matrix.
+      const bool fixed = p.transposed || shares;
+      if (p.by_rows && fixed &&
           pieces[adapter.pieces[static_cast<size_t>(p.piece)].piece].groups.any())
         fail(ErrorCode::unsupported,
              fmt::format("modules whose rows files hold in the model's order for peft: {}",

@@ -26,8 +26,9 @@ void check_columns(const View& wide, const View& narrow, FoldedColumns f) {
          describe(narrow), "check that the adapter and the model belong together");
   if (wide.dtype != narrow.dtype)
     fail(ErrorCode::unsupported,
-         fmt::format("{} of dtype {}", narrow.name.view(), to_string(wide.dtype)), describe(narrow),
-         "cast it first");
+         fmt::format("columns and what they are folded onto of one dtype, {}",
+                     to_string(wide.dtype)),
+         describe(narrow), "cast it first");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ rounded to float32 and only then used in float64.
     aj    decoder_d  MiSS: Qwen2, bias: MiSS_only
     ak    gpt2_a     VeRA: transposed layers, all-linear, of several widths
     al    decoder_a  VeRA: Llama, some of the modules of a layer
-    am    decoder_g  VeRA: GPT-NeoX, rows head by head, bias: vera_only
+    am    decoder_d  VeRA: Qwen2, bias: vera_only
     an    encoder_b  VeRA over NF4: BERT, all-linear
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
@@ -139,7 +139,8 @@ CASES = {
     "aj": case(436, "decoder_d", "CAUSAL_LM", method=MissConfig, r=3, target_modules=["q_proj", "k_proj", "v_proj"], bias="MiSS_only"),
     "ak": case(437, "gpt2_a", "CAUSAL_LM", method=VeraConfig, r=7, target_modules="all-linear", projection_prng_key=11),
     "al": case(438, "decoder_a", "CAUSAL_LM", method=VeraConfig, r=5, target_modules=["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]),
-    "am": case(439, "decoder_g", "CAUSAL_LM", method=VeraConfig, r=6, target_modules=["query_key_value", "dense"], bias="vera_only"),
+    "am": case(439, "decoder_d", "CAUSAL_LM", method=VeraConfig, r=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+               bias="vera_only"),
     "an": case(440, "encoder_b", "SEQ_CLS", four_bits="nf4", method=VeraConfig, r=4, target_modules="all-linear"),
     "ah": case(434, "decoder_a", "CAUSAL_LM", first="fa", r=2, lora_alpha=6, target_modules="all-linear"),
 }

@@ -313,8 +313,6 @@ const std::vector<Untested>& untested_errors() {
        "an alias needs an anchor before it, and anchors are refused"},
       {"tools/checkpoint/output_folder.cpp", "to remove {}",
        "root, as whom tests run, may remove whatever a file system lets anyone remove"},
-      {"tools/convert/export_folder.cpp", "to clear {} of an older conversion",
-       "as the one before"},
   };
   return list;
 }

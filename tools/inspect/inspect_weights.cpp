@@ -8,6 +8,7 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/safetensors_pieces.h"
 #include "engine/text/tokenizer.h"
+#include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
@@ -140,6 +141,10 @@ Facts inspect_adapter(const std::string& folder, const InspectOptions& options) 
                           "lora_dropout", "target_modules", "modules_to_save", "bias", "use_rslora",
                           "use_dora", "feedforward_modules"})
     if (j.contains(key)) out[key] = j[key];
+  if (const auto type = j.find("peft_type"); type != j.end() && type->is_string())
+    if (const AdapterMethod* const method = find_peft_type(type->get<std::string>()))
+      for (const AdapterField& field : method->fields)
+        if (const std::string key(field.key); j.contains(key)) out[key] = j[key];
   std::vector<SafetensorsReader> files;
   files.emplace_back(folder + "/adapter_model.safetensors");
   Totals totals;

@@ -68,8 +68,8 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
     refuse("a new adapter for " + why, said("adapter"),
            "snug merge it into the model first, or precompute_ref_log_probs=true");
   else if (config.peft.empty() && !looks)
-    refuse(fmt::format("peft: {} for {}", word_list(find_key("peft")->choices), why), "peft: null",
-           "peft=lora, or precompute_ref_log_probs=true for a whole model");
+    refuse(fmt::format("adapters as peft: {} for {}", word_list(find_key("peft")->choices), why),
+           "peft: null", "peft=lora, or precompute_ref_log_probs=true for a whole model");
   if (config.bias != "none") refuse("bias: none for " + why, said("bias"), "leave bias out");
   if (!config.modules_to_save.empty())
     refuse("no modules_to_save for " + why, said("modules_to_save"), "leave modules_to_save out");

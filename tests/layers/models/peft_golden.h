@@ -29,11 +29,16 @@ void for_each_trained(const Model& model, const float* flat, const SafetensorsRe
       const std::vector<double> expected = numbers_of(fixture.at(what + piece.names.front()));
       const auto width = static_cast<int64_t>(expected.size()) / piece.rows;
       std::vector<double> got;
-      for (int64_t row = 0; row < piece.rows; ++row) {
-        const int64_t from = piece.groups.any() ? piece.groups.ours(row) : row;
+      if (p.transposed_in_file && p.shape.rank() == 2)
         for (int64_t c = 0; c < width; ++c)
-          got.push_back(static_cast<double>(own[from * width + c]));
-      }
+          for (int64_t row = 0; row < piece.rows; ++row)
+            got.push_back(static_cast<double>(own[row * width + c]));
+      else
+        for (int64_t row = 0; row < piece.rows; ++row) {
+          const int64_t from = piece.groups.any() ? piece.groups.ours(row) : row;
+          for (int64_t c = 0; c < width; ++c)
+            got.push_back(static_cast<double>(own[from * width + c]));
+        }
       f(piece.names.front(), got, expected);
       own += piece.rows * width;
     }

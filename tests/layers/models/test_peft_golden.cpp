@@ -150,7 +150,10 @@ TEST_P(PeftGoldens, WhatIsFrozenIsFree) {
   EXPECT_EQ(table.real_trained_elements(), g.peft.trained);
   for (int i = 0; i < table.size(); ++i) {
     const std::string name = table[i].name.str();
-    EXPECT_EQ(table[i].trainable, is_adapter_name(name) || !g.peft.frozen(name)) << name;
+    EXPECT_EQ(table[i].trainable, !g.peft.frozen(name)) << name;
+    EXPECT_TRUE(table[i].trainable || !is_adapter_name(name) || g.config.freeze_a ||
+                is_shared_adapter_name(name))
+        << name;
     if (!table[i].linear) continue;
     const std::string layer = name.substr(0, name.rfind('.'));
     if (!layer.ends_with("mlp.c_proj") || run.model().adapters().contains(layer)) continue;
@@ -313,13 +316,56 @@ TEST(Peft, RefusesWhatDoesNotFit) {
          {"modules_to_save to name modules of the model", "v_porj", "did you mean v_proj?"});
   refuse([](PeftConfig& c) { c.modules_to_save = {"xyzzy"}; }, {"some of q_proj, k_proj, "});
   refuse([](PeftConfig& c) { c.alpha_pattern = {{"w_proj", 3.0}}; }, {"alpha_pattern", "w_proj"});
-  refuse([](PeftConfig& c) { c.modules_to_save = {"k_proj"}; }, {"they are one parameter here"});
+  refuse([](PeftConfig& c) { c.modules_to_save = {"k_proj"}; },
+         {"trained together: they are one parameter here", "modules_to_save with both"});
   refuse([](PeftConfig& c) { c.rank_pattern = {{"w_proj", 3}}; }, {"rank_pattern", "w_proj"});
   const PeftGolden tied("d");
   PeftConfig config;
   config.modules_to_save = {"embed_tokens"};
   expect_error(ErrorCode::unsupported, {"a model whose head is tied to it", "embed_tokens"},
                [&] { resolve_peft(tied.spec(), config); });
+}
+
+// What a method, or a form of it, is not for.
+TEST(Peft, RefusesWhatAMethodIsNotFor) {
+  PeftConfig miss;
+  miss.method = "miss";
+  miss.r = 3;
+  miss.target_modules = {"query_key_value"};
+  const PeftGolden by_head("e"), tied("d"), shared("al");
+  expect_error(ErrorCode::unsupported,
+               {"modules whose rows files hold in the model's order for peft: miss",
+                "attention.query_key_value", "target_modules without it, or peft=lora"},
+               [&] { resolve_peft(by_head.spec(), miss); });
+  miss.method = "vera";
+  expect_error(ErrorCode::unsupported, {"in the model's order for peft: vera"},
+               [&] { resolve_peft(by_head.spec(), miss); });
+  PeftConfig table;
+  table.target_modules = {"embed_tokens", "q_proj"};
+  table.use_dora = true;
+  expect_error(ErrorCode::unsupported,
+               {"use_dora without model.embed_tokens", "it among target_modules", "peft=lora"},
+               [&] { resolve_peft(tied.spec(), table); });
+  table.target_modules = {"embed_tokens"};
+  table.use_dora = false;
+  EXPECT_EQ(resolve_peft(tied.spec(), table).adapters.size(), 1u);
+  // All linear modules: no table.
+  table.target_modules = {"all-linear"};
+  EXPECT_EQ(resolve_peft(tied.spec(), table).adapters.count("wte"), 0u);
+
+  // A file that has the matrices of all layers is to have those of its key.
+  PeftRun run(shared);
+  const TempFolder folder;
+  std::vector<float> values(2, 0.5f);
+  SafetensorsLayout layout({{"format", "pt"}}, {{"base_model.vera_A", SafeDType::F32, {1, 2}}});
+  SafetensorsWriter writer(folder / kAdapterWeights, layout);
+  writer.begin("base_model.vera_A");
+  writer.append(values.data(), 8);
+  writer.end();
+  writer.commit();
+  expect_error(ErrorCode::unsupported,
+               {"base_model.vera_A of", "as its projection_prng_key draws it", "another matrix"},
+               [&] { run.load(folder.path()); });
 }
 
 TEST(Peft, RefusesFoldersOfOthers) {

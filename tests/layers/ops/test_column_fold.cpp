@@ -77,9 +77,10 @@ TEST(ColumnFold, RefusesWhatDoesNotFit) {
                  call(8, 3, {2, 4}, DType::f32);
                });
   expect_error(ErrorCode::shape, {"u (6,3) f32"}, [&] { call(6, 3, {0, 4}, DType::f32); });
-  expect_error(ErrorCode::unsupported, {"u of dtype f32", "u (8,3) bf16"}, [&] {
-    call(8, 3, {0, 4}, DType::bf16);
-  });
+  expect_error(ErrorCode::unsupported,
+               {"what they are folded onto of one dtype, f32", "u (8,3) bf16"}, [&] {
+                 call(8, 3, {0, 4}, DType::bf16);
+               });
 }
 
 }  // namespace
