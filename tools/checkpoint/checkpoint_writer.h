@@ -33,7 +33,8 @@ namespace snug {
 struct WriterRank {
   int rank = 0, size = 1;
   std::function<void()> meet;  // all are here
-  std::function<bool()> gone;  // one is not any more: there is no use in waiting; from any thread
+  // Which is not any more, and why: there is no use in waiting; empty: none. From any thread.
+  std::function<std::string()> gone;
 };
 
 class CheckpointWriter final : private SaveJob {
