@@ -283,6 +283,10 @@ View OffloadedStateStore::stored_scales(int k, int64_t first) const {
 
 // Piece by piece, one on its way while the one before is rounded.
 void OffloadedStateStore::round_master(Context& ctx, const View& weights) {
+  round_master(ctx, [&](int64_t first, int64_t n) { return weights.rows(first, n); });
+}
+
+void OffloadedStateStore::round_master(Context& ctx, const OnDevice& weights) {
   const auto k = static_cast<size_t>(states_);
   const size_t pieces = windows_.size() + gaps_.size();
   const auto piece = [&](size_t i) -> Window& {
@@ -293,7 +297,7 @@ void OffloadedStateStore::round_master(Context& ctx, const View& weights) {
     if (i + 1 < pieces) fetch(ctx, piece(i + 1), k);
     Window& x = piece(i);
     settle(ctx, x);
-    cast(ctx, weights.rows(x.begin, x.end - x.begin), x.device[k]);
+    cast(ctx, weights(x.begin, x.end - x.begin), x.device[k]);
     x.device[k].reset();
   }
 }

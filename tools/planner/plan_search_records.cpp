@@ -416,7 +416,9 @@ const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
   if (key.gradients.second) return known;  // of what is of no layer
   const Elements& e = elements();
   int64_t bytes = 0;
-  if (key.way.states_away) bytes += e.states + masters_away(key.way, e.trainable);
+  if (key.way.states_away)
+    bytes +=
+        (e.states + masters_away(key.way, e.trainable)) / (request_.zero > 0 ? request_.ranks : 1);
   // For their norm, and again to be applied.
   if (key.way.grads_away) bytes += 2 * e.trainable_parts * size_of(key.gradients.first);
   return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};
