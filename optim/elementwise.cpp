@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
@@ -167,7 +168,11 @@ void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateSto
                     s.offset + s.elements <= here.first + here.gradients.elements(),
                 "gradients for all spans of the window");
     }
-    update_window(ctx, here, store, store.window(w), state);
+    {
+      std::optional<Context::OnHost> host;
+      if (store.on_host()) host.emplace(ctx);
+      update_window(ctx, here, store, store.window(w), state);
+    }
     if (t.brought) t.brought->close_window(ctx, w);
     // Of a skipped step too.
     if (t.gate && !ctx.planning() && store.writes_back())

@@ -44,7 +44,8 @@ int number_of(const Variables& variables, const char* name) {
   errno = 0;
   const long value = std::strtol(text, &end, 10);
   if (end == text || *end != '\0' || errno != 0 || value < 0 || value > 1 << 20)
-    fail(ErrorCode::usage, fmt::format("a number of ranks for {}", name), text,
+    fail(ErrorCode::usage, fmt::format("a number of ranks for {}", name),
+         fmt::format("{}={}", name, text),
          fmt::format("unset {}, or a launcher that sets it", name));
   return static_cast<int>(value);
 }

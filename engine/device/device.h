@@ -74,6 +74,9 @@ class Device {
   virtual EventId record_event(StreamId stream) = 0;
   // What is put on the stream from now on comes after the event.
   virtual void wait_event(StreamId stream, EventId event) = 0;
+  // Returns when the event has happened: what the host itself does then comes after it. Without a
+  // GPU compute is always done when it is issued, so waiting there is all.
+  virtual void wait_on_host(EventId event) { wait_event(kCompute, event); }
   // Returns when the work of all streams is done.
   virtual void synchronize() noexcept = 0;
   // Tests: whether the host may touch a reservation; without a GPU kernels and copies run there

@@ -166,6 +166,10 @@ class CudaDevice final : public Device {
     check_call(cudaEventRecord(event(s, n), stream(s)), "record an event");
     return n * kStreams + s;
   }
+  void wait_on_host(EventId e) override {
+    check_call(cudaEventSynchronize(event(static_cast<StreamId>(e % kStreams), e / kStreams)),
+               "wait for an event on the host");
+  }
   void wait_event(StreamId s, EventId e) override {
     check_call(
         cudaStreamWaitEvent(stream(s), event(static_cast<StreamId>(e % kStreams), e / kStreams)),

@@ -28,6 +28,14 @@ void gradient_norm_reset(Context& ctx, const View& state);
 void gradient_norm_add(Context& ctx, const View& gradients, int64_t first,
                        std::span<const StateSpan> spans, const View& state);
 
+// The sums of a part ahead of the others': gradient_norm_slots sets those of its runs, each in a slot
+// of its own, and gradient_norm_join adds them to `state`, with the bits that gradient_norm_add has
+// there. slots: (gradient_norm_runs(spans), bytes of a StepState) u8, of which nothing else counts.
+void gradient_norm_slots(Context& ctx, const View& gradients, int64_t first,
+                         std::span<const StateSpan> spans, const View& slots);
+void gradient_norm_join(Context& ctx, const View& slots, const View& state);
+int64_t gradient_norm_runs(std::span<const StateSpan> spans);  // without a gap between them
+
 // The norm of the unscaled gradients before clipping, for logs.
 double gradient_norm_of(const StepState& state);
 

@@ -16,6 +16,12 @@ namespace snug {
 template <class Queue>
 void gradient_norm_reset_on(Queue& queue, const View& state);
 
+// Of every slot, with a loss scale of 1; and the slots added in order.
+template <class Queue>
+void gradient_norm_slots_on(Queue& queue, const View& slots);
+template <class Queue>
+void gradient_norm_join_on(Queue& queue, const View& slots, const View& state);
+
 template <class Queue>
 void gradient_norm_on(Queue& queue, const View& gradients, const std::vector<StateSpan>& spans,
                       const View& partial, const View& state, int threads = 256);

@@ -119,6 +119,7 @@ void Context::begin(Schedule& schedule, int index) {
             "a packed schedule that fits the reserved arena");
   }
   program_ = &schedule.at(index);
+  on_host_ = false;
   ++epoch_;
   clock_ = 0;
   next_tensor_ = next_op_ = next_sync_ = next_event_ = 0;
@@ -364,6 +365,13 @@ void Context::wait_event(StreamId stream, const Event& event) {
   for (size_t q = 0; q < kStreams; ++q) mine[q] = std::max(mine[q], event.reached[q]);
 }
 
+Context::OnHost::OnHost(Context& ctx) : ctx_(ctx) {
+  require(!ctx.on_host_, "one stretch of the host's work at a time");
+  const Event before = ctx.record_event(kCompute);
+  if (!ctx.planning()) ctx.device_->wait_on_host(before.device);
+  ctx.on_host_ = true;
+}
+
 void Context::release(Tensor& tensor) noexcept {
   if (program_ == nullptr || tensor.epoch_ != epoch_) return;  // resident, or an abandoned run
   TensorRecord& r = program_->tensors[static_cast<size_t>(tensor.record_)];
@@ -455,7 +463,7 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
   if (stream == kCompute) ctx.last_op_ = position;
   if (!run_) {
     ctx.program_->ops.push_back(
-        {name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_, cost.variant, stream});
+        {name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_, cost.variant, stream, ctx.on_host_});
     return;
   }
   index_ = ctx.next_op_++;
@@ -464,7 +472,8 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
     drift(*ctx.program_, fmt::format("{} ops", ops.size()), fmt::format("one more, {}", name));
   // The tick too: an op that moved past a release would work on bytes that are no longer its own.
   const OpRecord& r = ops[static_cast<size_t>(index_)];
-  if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_ || r.stream != stream)
+  if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_ || r.stream != stream ||
+      r.on_host != ctx.on_host_)
     drift(*ctx.program_, fmt::format("op {} at tick {} as number {}", r.name, r.time, index_),
           fmt::format("op {} at tick {}", name, ctx.clock_));
   ctx.device_->begin_range(name);

@@ -127,10 +127,10 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  Place place() const { return device_->place(); }
-  bool planning() const { return place() == Place::plan; }
+  Place place() const { return on_host_ && !planning() ? Place::cpu : device_->place(); }
+  bool planning() const { return device_->place() == Place::plan; }
   // Where ops run, or on plan will run.
-  Place target() const { return planning() ? settings_.target : place(); }
+  Place target() const { return on_host_ ? Place::cpu : planning() ? settings_.target : place(); }
   // Whether that is as kernels, on a GPU or emulated (engine/kernels/kernel_queue.h).
   bool by_kernels() const { return target() == Place::emu || target() == Place::cuda; }
   // Whether the host can read and write tensors of the device by their pointers. Ops that look at
@@ -138,6 +138,21 @@ class Context {
   bool host_reads() const {
     return place() == Place::cpu || (place() == Place::emu && !settings_.device_private);
   }
+  // While one lives ops are the host's own work, on its tensors: loops of its threads, with the bits
+  // of the place cpu. Tensors that are made meanwhile lie in the host arena. It begins when all is
+  // done that compute has done, or has waited for, so what copies bring is joined by events, as for
+  // ops of the device; and what is put on a stream behind it comes after it. Within a program; they
+  // do not nest, and programs with one are no graphs.
+  class OnHost {
+   public:
+    explicit OnHost(Context& ctx);
+    ~OnHost() { ctx_.on_host_ = false; }
+    OnHost(const OnHost&) = delete;
+    OnHost& operator=(const OnHost&) = delete;
+
+   private:
+    Context& ctx_;
+  };
   // While one lives the device is at work: its private arena can be reached.
   class AtWork {
    public:
@@ -200,10 +215,11 @@ class Context {
 
   // A tensor of the current program. Contents are undefined.
   Tensor tensor(Name name, Shape shape, DType dtype, Category category) {
+    if (on_host_) return host_tensor(name, shape, dtype);
     return tensor(name, shape, dtype, category, Residence::device);
   }
-  // The same in the host arena, of category offload. Ops do not touch it: copies do, and between
-  // programs the host.
+  // The same in the host arena, of category offload. Ops of the device do not touch it: copies do,
+  // the host's own ops (OnHost), and between programs the host.
   Tensor host_tensor(Name name, Shape shape, DType dtype) {
     return tensor(name, shape, dtype, Category::offload, Residence::host);
   }
@@ -305,6 +321,7 @@ class Context {
   std::array<Arena, kResidences> arenas_;
   std::vector<int> graphs_;  // by program: a graph's number, or one of those in context.cpp
   OpListener* listener_ = nullptr;
+  bool on_host_ = false;
   bool marking_ = false;  // the program that runs is heard by marks
   double marked_from_ = 0;
 };

@@ -80,7 +80,8 @@ struct OpRecord {
   int64_t time;          // tick of the program's clock
   Name variant = {};     // how it computes, where there is a choice
   StreamId stream =
-      kCompute;  // a copy between the arenas is on another: bytes are those that cross
+      kCompute;          // a copy between the arenas is on another: bytes are those that cross
+  bool on_host = false;  // computed by the host beside a device (Context::OnHost)
 };
 
 // What orders the streams. An event has the number of its record among all of the program.

@@ -41,6 +41,8 @@ class StateStore {
   virtual void select(WindowRange) {}
   virtual void open(Context&, int /*window*/) {}
   virtual void close(Context&, int /*window*/) {}
+  // Whether what an open window has is the host's, whose work its update is then (Context::OnHost).
+  virtual bool on_host() const { return false; }
   // Whether close() writes what rests, changed or not.
   virtual bool writes_back() const { return false; }
   // How state `k` of a span rests. All states of a span have values of as many bits in blocks of as

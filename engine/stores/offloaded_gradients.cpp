@@ -8,9 +8,10 @@
 namespace snug {
 
 OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store,
-                                     DType dtype)
+                                     DType dtype, bool on_host)
     : table_(table),
       dtype_(dtype),
+      on_host_(on_host),
       run_of_(run_of_params(table)),
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
@@ -27,6 +28,9 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
     if (away(run)) {
       sizes.push_back(run.elements);
       elements += run.elements;
+      if (const int64_t sums = gradient_norm_runs(run.spans); on_host && sums > 0)
+        run.slots = ctx.tensor(Name("gradient_sums"), {sums, step_state_shape()[0]}, DType::u8,
+                               Category::state);
     } else {
       run.device = ctx.tensor(run.name, {run.elements}, dtype, Category::gradients);
     }
@@ -79,6 +83,27 @@ void OffloadedGradSink::make_windows(Context& ctx, const StateStore& store) {
   }
   for (Tensor& piece : pieces)
     if (piece.defined()) unread_.push_back(std::move(piece));
+  if (on_host_) cut_device(ctx);
+}
+
+// What is of no part, from the first element of a window to that of the next.
+void OffloadedGradSink::cut_device(Context& ctx) {
+  for (size_t r = 0; r < runs_.size(); ++r) {
+    const Run& run = runs_[r];
+    std::vector<StoreWindow*> inside;
+    for (StoreWindow& w : windows_)
+      if (w.run == static_cast<int>(r)) inside.push_back(&w);
+    if (away(run) || inside.empty()) continue;
+    std::vector<int64_t> sizes = {inside.front()->first - run.first};
+    for (size_t i = 0; i < inside.size(); ++i)
+      sizes.push_back((i + 1 < inside.size() ? inside[i + 1]->first : run.first + run.elements) -
+                      inside[i]->first);
+    const bool before = sizes.front() > 0;
+    if (!before) sizes.erase(sizes.begin());
+    std::vector<Tensor> pieces = ctx.split(run.device, sizes);
+    for (size_t i = 0; i < inside.size(); ++i)
+      inside[i]->source = std::move(pieces[i + (before ? 1 : 0)]);
+  }
 }
 
 void OffloadedGradSink::begin(bool first_of_window) {
@@ -121,6 +146,7 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
     Run& run = runs_[i];
     if (run.part != part || !away(run) || !run.device.defined()) continue;
     arrive(ctx, run);
+    if (run.slots.defined()) gradient_norm_slots(ctx, run.device, run.first, run.spans, run.slots);
     ctx.wait_event(kToHost, ctx.record_event(kCompute));
     ctx.copy_to_host(run.host, run.device);
     run.moved = ctx.record_event(kToHost);
@@ -140,7 +166,10 @@ void OffloadedGradSink::settle(Context& ctx) {
 
 void OffloadedGradSink::norm(Context& ctx, const View& state) {
   gradient_norm_reset(ctx, state);
-  for (StoreWindow& w : windows_) w.device.reset();  // of an abandoned program
+  for (StoreWindow& w : windows_) {  // of an abandoned program
+    w.device.reset();
+    w.staged.reset();
+  }
   const auto fetch_from = [&](size_t i) {
     while (i < runs_.size() && (!away(runs_[i]) || runs_[i].spans.empty())) ++i;
     if (i < runs_.size() && !runs_[i].device.defined()) fetch(ctx, runs_[i]);
@@ -150,6 +179,10 @@ void OffloadedGradSink::norm(Context& ctx, const View& state) {
   for (size_t i = 0; i < runs_.size(); ++i) {
     Run& run = runs_[i];
     if (run.spans.empty()) continue;
+    if (run.slots.defined()) {
+      gradient_norm_join(ctx, run.slots, state);
+      continue;
+    }
     if (away(run)) {
       fetch_from(i);
       fetch_from(i + 1);
@@ -163,6 +196,13 @@ void OffloadedGradSink::norm(Context& ctx, const View& state) {
 GradientWindows::Window OffloadedGradSink::open_window(Context& ctx, int w) {
   const auto i = static_cast<size_t>(w);
   require(i < windows_.size(), "a window of the store");
+  if (on_host_) {
+    for (size_t k = i; k < std::min(i + 2, windows_.size()); ++k) stage(ctx, windows_[k]);
+    StoreWindow& open = windows_[i];
+    if (open.host.defined()) return {open.host.view(), open.first};
+    ctx.wait_event(kCompute, open.moved);
+    return {open.staged.view(), open.first};
+  }
   for (size_t k = i; k < std::min(i + 2, windows_.size()); ++k)
     if (windows_[k].host.defined() && !windows_[k].device.defined()) fetch(ctx, windows_[k]);
   StoreWindow& window = windows_[i];
@@ -174,7 +214,16 @@ GradientWindows::Window OffloadedGradSink::open_window(Context& ctx, int w) {
   return {window.device.view(), window.first};
 }
 
+void OffloadedGradSink::stage(Context& ctx, StoreWindow& w) {
+  if (!w.source.defined() || w.staged.defined()) return;
+  w.staged = ctx.host_tensor(w.name, w.source.view().shape, dtype_);
+  ctx.wait_event(kToHost, ctx.record_event(kCompute));
+  ctx.copy_to_host(w.staged, w.source);
+  w.moved = ctx.record_event(kToHost);
+}
+
 void OffloadedGradSink::close_window(Context&, int w) {
+  windows_[static_cast<size_t>(w)].staged.reset();
   windows_[static_cast<size_t>(w)].device.reset();
 }
 

@@ -13,8 +13,12 @@
 // What is of no part (embeddings, the last norm, the head) stays on the device: a tied table has
 // contributions from both ends of the model.
 //
-// Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training" (2021) has gradients with
-// the host too, and the update with them; here the device updates, as it does without.
+// Where the host updates (on_host) they do not come back: sums of squares are taken on the device, of
+// each part when its backward is over, in slots that the update joins in the order of the table. A
+// step's last micro-step counts, whose sums are those of the window. What is of no part goes to the
+// host in the update, window by window.
+//
+// Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training" (2021).
 #pragma once
 
 #include <span>
@@ -30,7 +34,8 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
  public:
   // Call inside the root program. The store's windows keep to the parts, and it outlives the sink.
   // dtype: f32 or bf16.
-  OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store, DType dtype);
+  OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store, DType dtype,
+                    bool on_host = false);
   // Before a micro-step: the first of a window assigns, later ones add.
   void begin(bool first_of_window);
   bool wants(int param) const override { return table_[param].trainable; }
@@ -59,16 +64,22 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
     int part = -1;
     std::span<const StateSpan> spans;
     bool sent = false;  // of this window: the host has its sums so far
+    Tensor slots;       // with on_host: of its sums of squares
   };
   struct StoreWindow : Piece {
     int run = 0;  // of no part: the whole run, which is on the device
+    // Then, with on_host: its piece there, and with the host while the window is open.
+    Tensor source, staged;
   };
+  void stage(Context& ctx, StoreWindow& window);
   void make_windows(Context& ctx, const StateStore& store);
+  void cut_device(Context& ctx);
   static bool away(const Run& run) { return run.part >= 0; }
   void fetch(Context& ctx, Piece& piece);
 
   const ParamTable& table_;
   DType dtype_;
+  bool on_host_;
   std::vector<Run> runs_;
   std::vector<int> run_of_;  // by parameter
   std::vector<StoreWindow> windows_;

@@ -26,7 +26,10 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
                                          Options options)
     : set_(std::move(set)),
       states_(static_cast<int>(set_.names.size())),
-      weights_(options.weights) {
+      weights_(options.weights),
+      on_host_(options.on_host),
+      stages_(options.on_host && options.master && options.compute != DType::f32),
+      compute_(options.compute) {
   require(!weights_ || options.by_part, "weights that rest with the parameters, part by part");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
@@ -72,8 +75,8 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     std::vector<Tensor> pieces = ctx.split(all_.back(), sizes);
     for (size_t w = 0; w < windows_.size(); ++w) windows_[w].host.push_back(std::move(pieces[w]));
   }
-  if (options.master || weights_)
-    make_master(ctx, table, window, options.master ? DType::f32 : *weights_);
+  if (options.master || weights_ || on_host_)
+    make_master(ctx, table, window, options.master ? DType::f32 : weights_ ? *weights_ : compute_);
   if (options.master && weights_ && *weights_ != DType::f32) make_weights(ctx);
   for (Window& w : windows_) w.device.resize(w.host.size());
   select({});
@@ -120,15 +123,20 @@ void OffloadedStateStore::make_master(Context& ctx, const ParamTable& table, int
   for (Window& g : gaps_) g.device.resize(g.host.size());
 }
 
+std::vector<OffloadedStateStore::Window*> OffloadedStateStore::pieces() {
+  std::vector<Window*> all;
+  for (std::vector<Window>* list : {&windows_, &gaps_})
+    for (Window& w : *list) all.push_back(&w);
+  std::sort(all.begin(), all.end(),
+            [](const Window* a, const Window* b) { return a->begin < b->begin; });
+  return all;
+}
+
 // Of the parts alone, in the order of the flat range.
 void OffloadedStateStore::make_weights(Context& ctx) {
   static const Name name("weights");
-  std::vector<Window*> all;
-  for (std::vector<Window>* list : {&windows_, &gaps_})
-    for (Window& w : *list)
-      if (w.part >= 0) all.push_back(&w);
-  std::sort(all.begin(), all.end(),
-            [](const Window* a, const Window* b) { return a->begin < b->begin; });
+  std::vector<Window*> all = pieces();
+  std::erase_if(all, [](const Window* w) { return w->part < 0; });
   std::vector<int64_t> sizes;
   int64_t elements = 0;
   for (const Window* w : all) {
@@ -144,21 +152,16 @@ void OffloadedStateStore::make_weights(Context& ctx) {
 }
 
 std::vector<Tensor*> OffloadedStateStore::weight_pieces(int64_t begin, int64_t elements) {
-  std::vector<Window*> all;
-  for (std::vector<Window>* list : {&windows_, &gaps_})
-    for (Window& w : *list)
-      if (w.begin < begin + elements && w.end > begin) all.push_back(&w);
-  std::sort(all.begin(), all.end(),
-            [](const Window* a, const Window* b) { return a->begin < b->begin; });
-  std::vector<Tensor*> pieces;
+  std::vector<Tensor*> host;
   int64_t end = begin;
-  for (Window* w : all) {
+  for (Window* w : pieces()) {
+    if (w->end <= begin || w->begin >= begin + elements) continue;
     require(w->begin == end, "pieces of whole runs of a part");
     end = w->end;
-    pieces.push_back(&w->host.back());
+    host.push_back(&w->host.back());
   }
   require(end == begin + elements, "pieces of whole runs of a part");
-  return pieces;
+  return host;
 }
 
 std::span<const StateSpan> OffloadedStateStore::window(int w) const {
@@ -205,6 +208,7 @@ void OffloadedStateStore::open(Context& ctx, int w) {
   const auto i = static_cast<size_t>(w);
   require(begin_ <= i && i < end_ && end_ <= windows_.size(), "a window of those selected");
   open_ = w;
+  if (on_host_) return stage(ctx, windows_[i]);
   if (i == begin_) fetch(ctx, windows_[i], 0);
   if (i + 1 < end_) fetch(ctx, windows_[i + 1], 0);
   settle(ctx, windows_[i]);
@@ -214,6 +218,12 @@ void OffloadedStateStore::close(Context& ctx, int w) {
   const auto i = static_cast<size_t>(w);
   require(open_ == w, "the open window to be closed");
   open_ = -1;
+  if (on_host_) {
+    if (i > begin_) landed(ctx, windows_[i - 1]);
+    land(ctx, windows_[i]);
+    if (i + 1 == end_) landed(ctx, windows_[i]);
+    return;
+  }
   if (i > begin_) finish(ctx, windows_[i - 1]);
   send(ctx, windows_[i], 0);
   if (i + 1 == end_) finish(ctx, windows_[i]);
@@ -227,23 +237,25 @@ const OffloadedStateStore::Window& OffloadedStateStore::opened(const StateSpan& 
   return w;
 }
 
+const View& OffloadedStateStore::held(const Window& w, int k) const {
+  return (on_host_ ? w.host : w.device)[static_cast<size_t>(k)].view();
+}
+
 View OffloadedStateStore::place(int k, const StateSpan& span) const {
   const Window& w = opened(span);
-  return w.device[static_cast<size_t>(k)].view().rows(span.offset - w.begin, span.elements);
+  return held(w, k).rows(span.offset - w.begin, span.elements);
 }
 
 View OffloadedStateStore::acquire(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return place(k, span);
   const Window& w = opened(span);
-  return w.places.of(k).values(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
-                               numbers(k, span));
+  return w.places.of(k).values(held(w, k), form(k, span), span.offset, numbers(k, span));
 }
 
 View OffloadedStateStore::acquire_scales(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return {};
   const Window& w = opened(span);
-  return w.places.of(k).scales(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
-                               span.elements);
+  return w.places.of(k).scales(held(w, k), form(k, span), span.offset, span.elements);
 }
 
 View OffloadedStateStore::acquire_master(Context&, const StateSpan& span) {
@@ -251,8 +263,10 @@ View OffloadedStateStore::acquire_master(Context&, const StateSpan& span) {
 }
 
 View OffloadedStateStore::acquire_weights(Context&, const StateSpan& span) {
-  if (!weights_) return {};
   const Window& w = windows_[static_cast<size_t>(open_)];
+  if (w.staged.defined()) return w.staged.view().rows(span.offset - w.begin, span.elements);
+  if (!weights_) return {};
+  if (on_host_ && w.part < 0) return {};
   if (w.part < 0) return on_device_(span.offset, span.elements);
   return rounds_weights() ? place(states_ + 1, span) : View{};
 }
@@ -279,6 +293,66 @@ View OffloadedStateStore::stored_scales(int k, int64_t first) const {
   const StatePlaces& places = w.places.of(k);
   return places.scales(w.host[static_cast<size_t>(k)].view(),
                        set_.form_of(k, places.param_at(first)), first, places.elements_from(first));
+}
+
+void OffloadedStateStore::set_device_weights(Context& ctx, const Tensor& weights, int64_t first) {
+  require(on_host_ && weights.view().dtype == compute_, "weights that the host writes");
+  const int64_t end = first + weights.view().elements();
+  std::vector<Window*> inside;
+  std::vector<int64_t> sizes;
+  int64_t at = first;
+  for (Window* w : pieces()) {
+    if (w->begin < first || w->begin >= end) continue;
+    require(w->begin == at && w->end <= end, "whole runs of windows");
+    inside.push_back(w);
+    sizes.push_back(w->end - w->begin);
+    at = w->end;
+  }
+  if (at < end) sizes.push_back(end - at);
+  std::vector<Tensor> cut = ctx.split(weights, sizes);
+  for (size_t i = 0; i < inside.size(); ++i) inside[i]->weights = std::move(cut[i]);
+}
+
+void OffloadedStateStore::stage(Context& ctx, Window& w) {
+  static const Name name("staged_weights");
+  w.staged.reset();  // of an abandoned program
+  if (!stages_ || !w.weights.defined()) return;
+  w.staged = ctx.host_tensor(name, {w.end - w.begin}, compute_);
+  if (!w.holes) return;
+  const Context::OnHost host(ctx);
+  cast(ctx, w.staged, w.host[static_cast<size_t>(states_)]);
+}
+
+void OffloadedStateStore::land(Context& ctx, Window& w) {
+  if (!w.weights.defined()) return;
+  ctx.wait_event(kToDevice, ctx.record_event(kCompute));
+  ctx.copy_to_device(w.weights,
+                     w.staged.defined() ? w.staged : w.host[static_cast<size_t>(states_)]);
+  w.moved = ctx.record_event(kToDevice);
+}
+
+void OffloadedStateStore::landed(Context& ctx, Window& w) {
+  if (!w.weights.defined()) return;
+  settle(ctx, w);
+  w.staged.reset();
+}
+
+void OffloadedStateStore::load_weights(Context& ctx) {
+  Window* before = nullptr;
+  for (Window* w : pieces()) {
+    const bool here = w->part >= 0 && rounds_weights();
+    if (here || (stages_ && w->weights.defined())) {
+      static const Name name("staged_weights");
+      w->staged.reset();
+      if (!here) w->staged = ctx.host_tensor(name, {w->end - w->begin}, compute_);
+      const Context::OnHost host(ctx);
+      cast(ctx, here ? w->host.back() : w->staged, w->host[static_cast<size_t>(states_)]);
+    }
+    land(ctx, *w);
+    if (before) landed(ctx, *before);
+    before = w;
+  }
+  if (before) landed(ctx, *before);
 }
 
 // Piece by piece, one on its way while the one before is rounded.

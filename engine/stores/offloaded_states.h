@@ -13,6 +13,14 @@
 // The weights that layers read may rest here too, those of the parts of the table (blocks), beside
 // an f32 master or in its place: those beside it go to the host with the window that has updated
 // them. Layers get them through a StreamedParamStore; all other weights are on the device, with it.
+//
+// With Options::on_host the host updates them, by its own cores (Ren et al., "ZeRO-Offload:
+// Democratizing Billion-Scale Model Training", 2021): parameters and states never leave it, and the
+// weights that layers read go to the device behind each window, while the next is updated. Those in
+// 16 bits beside a master are rounded to a window's room with the host first, of which there are two.
+//
+//   host       | w         | w+1       |            device memory: weights alone
+//   to_device  | w-1 ~~~~> | w ~~~~>   |            traffic of a step: the weights once
 #pragma once
 
 #include <functional>
@@ -31,6 +39,10 @@ class OffloadedStateStore final : public StateStore {
     bool by_part = false;  // no window has spans of two parts of the table
     // The weights of the parts too, in this dtype. By part; without a master they are the parameters.
     std::optional<DType> weights = {};
+    // The update is the host's; the parameters rest here in any case, those without a master in the
+    // dtype that layers read, `compute`.
+    bool on_host = false;
+    DType compute = DType::f32;
   };
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);
@@ -45,7 +57,8 @@ class OffloadedStateStore final : public StateStore {
   void select(WindowRange range) override;
   void open(Context& ctx, int w) override;
   void close(Context& ctx, int w) override;
-  bool writes_back() const override { return true; }
+  bool on_host() const override { return on_host_; }
+  bool writes_back() const override { return !on_host_; }
   RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
   int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
   int64_t numbers(int k, const StateSpan& span) const override {
@@ -55,7 +68,7 @@ class OffloadedStateStore final : public StateStore {
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}
-  bool has_weights() const override { return weights_.has_value(); }
+  bool has_weights() const override { return weights_.has_value() || stages_; }
   View acquire_weights(Context& ctx, const StateSpan& span) override;
   View stored(int k, int64_t first) const override;
   View stored_scales(int k, int64_t first) const override;
@@ -77,6 +90,12 @@ class OffloadedStateStore final : public StateStore {
   void round_weights(Context& ctx);
   bool rounds_weights() const { return rounded_.defined(); }
 
+  // With Options::on_host. Weights on the device, resident, that windows write: whole runs of the
+  // flat range from element `first` on; what follows the trained range is not written.
+  void set_device_weights(Context& ctx, const Tensor& weights, int64_t first);
+  // In a program: all weights, on the device and with the host, = the rounded parameters.
+  void load_weights(Context& ctx);
+
  private:
   struct Window {
     size_t first = 0, count = 0;  // of spans_
@@ -87,6 +106,8 @@ class OffloadedStateStore final : public StateStore {
     std::vector<Tensor> host, device;
     Event moved;       // the last copy that was begun
     AllPlaces places;  // of states that do not lie flat
+    // With on_host: a piece of the device's weights, if some are there, and what is sent to it.
+    Tensor weights, staged;
   };
   void make_master(Context& ctx, const ParamTable& table, int64_t window, DType dtype);
   void make_weights(Context& ctx);
@@ -96,6 +117,11 @@ class OffloadedStateStore final : public StateStore {
   void send(Context& ctx, Window& w, size_t from);  // begins the copies back
   void finish(Context& ctx, Window& w);
   void settle(Context& ctx, const Window& w);  // compute waits for the copy that was begun
+  std::vector<Window*> pieces();               // windows and gaps, in the order of the flat range
+  void stage(Context& ctx, Window& w);         // room for its weights, with those that no span has
+  void land(Context& ctx, Window& w);          // begins their copy to the device
+  void landed(Context& ctx, Window& w);
+  const View& held(const Window& w, int k) const;  // its piece where it is updated
   View place(int k, const StateSpan& span) const;
   const Window& opened(const StateSpan& span) const;
   const Window& window_of(int64_t first) const;
@@ -103,6 +129,8 @@ class OffloadedStateStore final : public StateStore {
   StateSet set_;
   int states_;
   std::optional<DType> weights_;
+  bool on_host_, stages_;
+  DType compute_;
   OnDevice on_device_;
   std::vector<StateSpan> spans_;
   std::vector<Window> windows_;

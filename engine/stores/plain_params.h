@@ -13,6 +13,7 @@ class PlainParamStore final : public ParamStore {
   View acquire(Context& ctx, int param) override;
   void release(Context&, int) override {}
   const View& flat() const { return flat_; }
+  const Tensor& whole() const { return flat_; }
 
  private:
   const ParamTable& table_;

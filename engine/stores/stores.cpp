@@ -13,6 +13,8 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "weights with the host where the optimizer's state is");
   require(!policy.offload_gradients || (policy.trains && !policy.update_in_backward),
           "gradients with the host where some are kept");
+  require(!policy.update_on_host || (policy.offload_states && policy.offload_gradients),
+          "states and gradients with the host that updates");
   require(policy.comm == nullptr || !(policy.offload_weights || policy.offload_gradients),
           "ranks that keep weights and gradients on the device");
   require(policy.zero == 0 || (policy.comm != nullptr && policy.trains), "ranks to share a run");
@@ -55,8 +57,11 @@ void Stores::make_training(Context& ctx) {
         OffloadedStateStore::Options{
             .master = p.separate_master,
             .by_part = by_part,
-            .weights = p.offload_weights ? std::optional(p.compute) : std::nullopt});
+            .weights = p.offload_weights ? std::optional(p.compute) : std::nullopt,
+            .on_host = p.update_on_host,
+            .compute = p.compute});
     offloaded_ = store.get();
+    if (p.update_on_host && params_) offloaded_->set_device_weights(ctx, params_->whole(), 0);
     states_ = std::move(store);
     if (p.offload_weights)
       streamed_ = std::make_unique<StreamedParamStore>(ctx, table_, p.compute, *offloaded_);
@@ -72,7 +77,8 @@ void Stores::make_training(Context& ctx) {
   for (const PartRun& run : trained_runs(table_))
     summed_.push_back(spans_of(states_->spans(), run));
   if (p.offload_gradients)
-    away_ = std::make_unique<OffloadedGradSink>(ctx, table_, *states_, p.gradients);
+    away_ =
+        std::make_unique<OffloadedGradSink>(ctx, table_, *states_, p.gradients, p.update_on_host);
   if (p.update_in_backward)
     updating_ = std::make_unique<UpdatingGradSink>(
         ctx, table_, *states_, p.gradients,
@@ -175,6 +181,8 @@ void Stores::load(Context& ctx) {
   }
   if (streamed_)
     streamed_->load(ctx);
+  else if (policy_.update_on_host)
+    offloaded_->load_weights(ctx);
   else if (master_.defined())
     cast(ctx, params_->flat().rows(0, table_.trained_elements()), master_);
   else if (offloaded_ && offloaded_->master().defined())
@@ -266,7 +274,7 @@ UpdateTargets Stores::targets() const {
   } else {
     t.master = master();
   }
-  if (policy_.separate_master && params_)
+  if (policy_.separate_master && params_ && !policy_.update_on_host)
     t.weights = params_->flat().rows(0, table_.trained_elements());
   t.gate = gate_;
   if (away_)

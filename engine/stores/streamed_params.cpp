@@ -27,6 +27,9 @@ StreamedParamStore::StreamedParamStore(Context& ctx, const ParamTable& table, DT
     }
     if (run.part < 0) run.device = ctx.tensor(run.name, {run.elements}, dtype, Category::weights);
   }
+  if (host.on_host())
+    for (const Run& run : runs_)
+      if (run.part < 0 && run.trained) host.set_device_weights(ctx, run.device, run.first);
   host.set_on_device([this](int64_t offset, int64_t n) { return on_device(offset, n); });
 }
 
@@ -67,6 +70,7 @@ View StreamedParamStore::acquire(Context& ctx, int param) {
 }
 
 void StreamedParamStore::load(Context& ctx) {
+  if (host_.on_host()) return host_.load_weights(ctx);
   if (host_.rounds_weights()) {
     host_.round_weights(ctx);
     return;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
 
 namespace snug {

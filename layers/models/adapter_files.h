@@ -25,7 +25,10 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param);
 // Whether a folder holds an adapter and no model.
 bool is_adapter_folder(const std::string& folder);
 
-// What adapter_config.json says. Throws data and unsupported: another method than LoRA, a field that
+// What to name where a folder is no adapter's: that of a run's folder, or how one is called.
+std::string adapter_instead_of(const std::string& folder);
+
+// What adapter_config.json says. Throws data and unsupported: a method that is not built, a field that
 // asks for what is not there. `notes` gets a line for each field that is not known and left out.
 PeftConfig read_adapter_config(const std::string& folder,
                                std::vector<std::string>* notes = nullptr);

@@ -33,7 +33,10 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
       n_lse_("head.lse"),
       scope_embedding_("embedding"),
       scope_head_("head") {
-  embedding_.emplace(spec_, precision, params_);
+  embedding_.emplace(spec_, precision, params_, adapters_);
+  for (const AdapterKind* kind : kinds_of(adapters_))
+    for (const AdapterParam& p : kind->shared(layers_of(adapters_, *kind)))
+      params_.add({.name = Name(p.name), .shape = p.shape, .trainable = false});
   for (int64_t l = 0; l < spec.L; ++l) {
     blocks_.push_back(std::make_unique<Block>(spec_, precision, l, params_, adapters_));
     n_cache_k_.push_back(join(blocks_.back()->name(), "cache_k"));
@@ -50,10 +53,13 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
   }
   embedding_->derive(params_);
   const auto expect_adapters = [&] {
-    for (const auto& [layer, adapter] : adapters_)
-      require(params_.find(adapter.kind == AdapterKind::ia3 ? adapter_scale_name(layer, adapter, 0)
-                                                            : adapter_a_name(layer)) >= 0,
-              "a linear layer for every adapter");
+    for (const auto& [layer, adapter] : adapters_) {
+      const int weight = params_.find(layer + ".weight");
+      require(weight >= 0, "a linear layer for every adapter");
+      const Shape& shape = params_[weight].shape;
+      for (const AdapterParam& p : adapter.kind->params({layer, "", &adapter, shape[1], shape[0]}))
+        require(params_.find(p.name) >= 0, "the adapter of a layer");
+    }
   };
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_, adapters_);
@@ -222,19 +228,22 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
   return dx;
 }
 
-void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
-                       int64_t head_rows) const {
+Tensor Model::forward(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                      PassMode mode) const {
   rt.token_types = batch.token_types;
   rt.head_rows = batch.head.index;
-  Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::train);
-  Tensor dx;
-  if (rows_head_) {
-    dx = rows_head_->train(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
-    fetch(ctx, rt, pass, spec_.L - 1);
-  } else {
-    dx = train_causal(ctx, rt, pass, batch, head_rows, x);
-    x.reset();
-  }
+  return run_blocks(ctx, rt, pass, batch.tokens, mode);
+}
+
+Tensor Model::loss(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                   int64_t head_rows, Tensor x) const {
+  if (!rows_head_) return train_causal(ctx, rt, pass, batch, head_rows, x);
+  Tensor dx = rows_head_->train(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
+  fetch(ctx, rt, pass, spec_.L - 1);
+  return dx;
+}
+
+void Model::backward(Context& ctx, Runtime& rt, ModelPass& pass, Tensor dx) const {
   for (int64_t l = spec_.L - 1; l >= first_backward_; --l) {
     fetch(ctx, rt, pass, l - 1);
     dx = block(l).backward(ctx, rt, pass.blocks[static_cast<size_t>(l)], std::move(dx));
@@ -261,14 +270,13 @@ Tensor Model::hidden(Context& ctx, Runtime& rt, ModelPass& pass, const View& tok
 
 void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                      int64_t head_rows) const {
-  rt.token_types = batch.token_types;
   if (rows_head_) {
-    rt.head_rows = batch.head.index;
-    Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::inference);
+    Tensor x = forward(ctx, rt, pass, batch, PassMode::inference);
     rows_head_->evaluate(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
     pass.document_end.reset();
     return;
   }
+  rt.token_types = batch.token_types;
   const Tensor norm = hidden(ctx, rt, pass, batch.tokens, PassMode::inference);
   const Context::Scope scope(ctx, scope_head_);
   const int64_t N = pass.dims.N();

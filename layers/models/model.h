@@ -76,10 +76,15 @@ class Model {
   // Slots of inference: nothing is kept whatever the policy says.
   ModelPass make_inference_pass() const;
 
-  // Forward, loss and backward of one micro-batch. Adds to StepState.loss_sum and loss_tokens;
-  // parameter gradients of sum(loss) * inverse_tokens * loss_scale go to rt.grads.
-  void train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
-                  int64_t head_rows) const;
+  // A micro-batch in three calls. forward: the last block's output x (N,C). loss: adds to
+  // StepState.loss_sum and loss_tokens, with the gradient of sum(loss) * inverse_tokens * loss_scale
+  // of the head's parameters, and gives that of x; undefined: nothing before the head is trained.
+  // backward: of all else. Gradients of parameters go to rt.grads.
+  Tensor forward(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                 PassMode mode) const;
+  Tensor loss(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+              int64_t head_rows, Tensor x) const;
+  void backward(Context& ctx, Runtime& rt, ModelPass& pass, Tensor dx) const;
   // Adds the losses of one batch to StepState.loss_sum and loss_tokens.
   void evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                 int64_t head_rows) const;

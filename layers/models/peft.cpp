@@ -12,6 +12,8 @@
 #include "engine/core/precision.h"
 #include "engine/core/suggest.h"
 #include "engine/text/regex.h"
+#include "layers/adapters/first_weights.h"
+#include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "quant/weight_codes.h"
@@ -26,6 +28,8 @@ struct Module {
   int64_t number = -1;
   AdapterPiece piece;
   int64_t in = 0;
+  bool transposed = false;  // in its file
+  bool table = false;       // of embeddings
   std::string last() const { return path.substr(path.rfind('.') + 1); }
 };
 
@@ -46,7 +50,8 @@ std::vector<Module> linear_modules(const Model& model, const Family& family) {
                .layer = module_of(p.name.view()),
                .number = p.part,
                .piece = {},
-               .in = p.shape[1]};
+               .in = p.shape[1],
+               .transposed = p.transposed_in_file};
       m.piece.piece = k;
       m.piece.name = m.last();
       m.piece.row = row;
@@ -56,6 +61,23 @@ std::vector<Module> linear_modules(const Model& model, const Family& family) {
     }
   }
   return list;
+}
+
+// The table of tokens.
+std::vector<Module> embedding_modules(const Model& model, const Family& family) {
+  const int i = model.params().find(std::string(family.embedding));
+  const ParamInfo& p = model.params()[i];
+  const FilePiece piece = family.pieces(p, model.spec()).front();
+  Module m{.path = module_of(piece.names.front()),
+           .layer = module_of(p.name.view()),
+           .number = -1,
+           .piece = {},
+           .in = p.shape[1],
+           .transposed = false,
+           .table = true};
+  m.piece.name = m.last();
+  m.piece.rows = p.rows;
+  return {m};
 }
 
 bool is_path_end(std::string_view path, std::string_view name) {
@@ -202,7 +224,6 @@ std::vector<std::string> default_scaled(const std::vector<Module>& modules) {
 
 void add_scale(LinearAdapter& adapter, const Module& m, bool of_input,
                const std::vector<Module>& modules) {
-  adapter.kind = AdapterKind::ia3;
   for (const Module& other : modules)
     if (of_input && other.layer == m.layer && other.path != m.path)
       fail(ErrorCode::unsupported,
@@ -213,12 +234,41 @@ void add_scale(LinearAdapter& adapter, const Module& m, bool of_input,
   adapter.pieces.push_back(m.piece);
 }
 
-void check_rank(const Module& m, int64_t r) {
-  const int64_t most = std::min(m.in, m.piece.rows);
+void check_rank(const Module& m, int64_t r, bool square) {
+  const int64_t most = square ? std::min(m.in, m.piece.rows) : m.in;
   if (r < 1 || r > most)
     fail(ErrorCode::usage,
-         fmt::format("lora_r between 1 and {}, the smaller width of {}", most, m.path),
+         fmt::format("lora_r between 1 and {}, {} of {}", most,
+                     square ? "the smaller width" : "the width of what is read", m.path),
          std::to_string(r), fmt::format("lora_r={}", std::min<int64_t>(8, most)));
+}
+
+// What adapters of tables have not, as PEFT's have not.
+void check_table(const PeftConfig& config, const LinearAdapter& adapter, const Module& m) {
+  if (config.use_dora || config.freeze_a || adapter.first_way)
+    fail(ErrorCode::unsupported,
+         fmt::format("{} without {}",
+                     config.use_dora   ? "use_dora"
+                     : config.freeze_a ? "lora_fa"
+                                       : config.init,
+                     m.path),
+         "it among target_modules", "peft=lora, or target_modules without it");
+}
+
+// Whether the weight of a module is one that A and B can be made of.
+void check_first_way(const FirstWay& way, const PeftConfig& config, const Module& m) {
+  if (way.of_error && config.codec.empty())
+    fail(ErrorCode::usage,
+         fmt::format(
+             "a base in 4 bits for init_lora_weights: {}, which makes up for what codes lose",
+             way.name),
+         "one in full precision", "peft=qlora, or init_lora_weights=pissa");
+  if (!way.transposes && m.transposed)
+    fail(ErrorCode::unsupported,
+         fmt::format("weights (out,in) in the files for init_lora_weights: {}, which PEFT takes as "
+                     "they are there",
+                     way.name),
+         fmt::format("{}, of (in,out)", m.path), "init_lora_weights=pissa");
 }
 
 }  // namespace
@@ -245,10 +295,11 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
 
   std::vector<std::string> words = config.target_modules;
   const bool all = words.size() == 1 && words.front() == "all-linear";
-  const bool ia3 = config.method == "ia3";
+  const AdapterMethod& method = adapter_method(config.method);
   std::vector<std::string> feedforward = config.feedforward_modules;
-  if (words.empty() && ia3 && feedforward.empty()) feedforward = default_feedforward(modules);
-  if (words.empty()) words = ia3 ? default_scaled(modules) : default_targets(modules);
+  if (words.empty() && method.scales && feedforward.empty())
+    feedforward = default_feedforward(modules);
+  if (words.empty()) words = method.scales ? default_scaled(modules) : default_targets(modules);
   Targets targets("target_modules", words, config.target_expression),
       excluded("exclude_modules", config.exclude_modules, config.exclude_expression);
   Targets inputs("feedforward_modules", feedforward, config.feedforward_expression);
@@ -262,7 +313,10 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     if (layer < 0 || layer >= spec.L)
       fail(ErrorCode::usage, fmt::format("layers_to_transform between 0 and {}", spec.L - 1),
            std::to_string(layer), fmt::format("layers_to_transform=[{}]", spec.L - 1));
-  for (const Module& m : modules) {
+  std::vector<Module> targeted = modules;
+  if (method.tables && !all)
+    for (Module& m : embedding_modules(plain, family)) targeted.push_back(std::move(m));
+  for (const Module& m : targeted) {
     if (!(all || targets.match(m.path)) || is_saved(m.path)) continue;
     if (without.contains(m.path)) continue;
     const std::vector<int64_t>& layers = config.layers_to_transform;
@@ -270,21 +324,23 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
       continue;
     adapted.insert(m.path);
     result.modules.push_back(m.path);
-    if (ia3) {
-      add_scale(result.adapters[m.layer], m, inputs.match(m.path), modules);
+    LinearAdapter& adapter = result.adapters[m.layer];
+    adapter.kind = &method.kind(config);
+    if (!method.ranked) {
+      add_scale(adapter, m, inputs.match(m.path), modules);
       continue;
     }
     AdapterPiece piece = m.piece;
     piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.r, &met);
-    check_rank(m, piece.rank);
+    if (method.bounded || piece.rank < 1) check_rank(m, piece.rank, method.square);
     const double alpha =
         by_pattern("alpha_pattern", config.alpha_pattern, m.path, config.lora_alpha, &met);
-    const auto r = static_cast<double>(piece.rank);
-    piece.scale = static_cast<float>(alpha / (config.use_rslora ? std::sqrt(r) : r));
-    LinearAdapter& adapter = result.adapters[m.layer];
     adapter.dropout = static_cast<float>(config.lora_dropout);
-    if (config.use_dora) adapter.kind = AdapterKind::dora;
-    adapter.init = config.init == "gaussian" ? Init::normal : Init::uniform;
+    method.settle(config, alpha, piece, adapter);
+    adapter.table = m.table;
+    adapter.in = m.in;
+    if (m.table) check_table(config, adapter, m);
+    if (const FirstWay* const way = adapter.first_way) check_first_way(*way, config, m);
     if (adapter.init == Init::normal && !adapter.pieces.empty() &&
         adapter.pieces.front().rank != piece.rank)
       fail(ErrorCode::unsupported,
@@ -349,8 +405,26 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
          fmt::format("modules_to_save without the embedding of a model whose head is tied to it"),
          fmt::format("modules_to_save: {}", fmt::join(config.modules_to_save, ", ")),
          "target_modules=all-linear without it, or a whole run with freeze=h.");
-  result.frozen = [trained](std::string_view name) {
-    return !is_adapter_name(name) && trained->count(name) == 0;
+  auto still = std::make_shared<std::set<std::string, std::less<>>>();  // of adapters
+  for (const auto& [layer, adapter] : result.adapters) {
+    const int weight = plain.params().find(layer + ".weight");
+    const Shape& shape = plain.params()[weight].shape;
+    const std::vector<FilePiece> pieces = family.pieces(plain.params()[weight], spec);
+    for (const AdapterParam& p : adapter.kind->params({layer, "", &adapter, shape[1], shape[0]})) {
+      if (!p.trained) still->insert(p.name);
+      if (p.transposed && p.by_rows &&
+          pieces[adapter.pieces[static_cast<size_t>(p.piece)].piece].groups.any())
+        fail(ErrorCode::unsupported,
+             fmt::format("modules whose rows files hold in the model's order for peft: {}",
+                         method.name),
+             module_of(pieces.front().names.front()), "target_modules without it, or peft=lora");
+    }
+  }
+  for (const AdapterKind* kind : kinds_of(result.adapters))
+    for (const AdapterParam& p : kind->shared(layers_of(result.adapters, *kind)))
+      still->insert(p.name);
+  result.frozen = [trained, still](std::string_view name) {
+    return is_adapter_name(name) ? still->count(name) > 0 : trained->count(name) == 0;
   };
   if (!config.codec.empty()) result.codes = block_codes(spec, config.codec, config.doubled);
   const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);
@@ -406,19 +480,24 @@ bool is_expression(const char* key, const std::vector<std::string>& words) {
   return false;
 }
 
-namespace {
-
-std::string ia3_text(const PeftConfig& c) {
-  std::vector<std::string> lists[] = {c.target_modules, c.feedforward_modules, c.exclude_modules,
-                                      c.modules_to_save};
-  for (std::vector<std::string>& list : lists) std::sort(list.begin(), list.end());
-  return fmt::format("ia3 targets [{}] feedforward [{}]{} save [{}]", fmt::join(lists[0], " "),
-                     fmt::join(lists[1], " "),
-                     lists[2].empty() ? "" : fmt::format(" without [{}]", fmt::join(lists[2], " ")),
-                     fmt::join(lists[3], " "));
+AdaptedLayer adapted_layer_of(const Model& model, const std::string& layer) {
+  const ParamInfo& weight = model.params()[model.params().find(layer + ".weight")];
+  return {layer, "", &model.adapters().at(layer), weight.shape[1], weight.shape[0]};
 }
 
-}  // namespace
+PlacedParam adapter_param_of(const Model& model, const std::string& name) {
+  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const std::string layer = name.substr(0, dot);
+    if (!model.adapters().contains(layer)) continue;
+    PlacedParam placed{adapted_layer_of(model, layer), {}};
+    for (AdapterParam& param : placed.layer.adapter->kind->params(placed.layer))
+      if (param.name == name) {
+        placed.param = std::move(param);
+        return placed;
+      }
+  }
+  fail(ErrorCode::internal, "a parameter of an adapter", name, "report this");
+}
 
 std::string peft_text(const PeftConfig& c) {
   const auto patterns = [](const auto& map) {
@@ -430,14 +509,17 @@ std::string peft_text(const PeftConfig& c) {
                            saved = c.modules_to_save;
   for (std::vector<std::string>* list : {&targets, &excluded, &saved})
     std::sort(list->begin(), list->end());
-  std::string text =
-      c.method == "ia3"
-          ? ia3_text(c)
-          : fmt::format(
-                "lora r {} alpha {} dropout {} targets [{}]{}{} bias {} save [{}]", c.r,
-                c.lora_alpha, c.lora_dropout, fmt::join(targets, " "),
-                excluded.empty() ? "" : fmt::format(" without [{}]", fmt::join(excluded, " ")),
-                c.use_rslora ? " rslora" : "", c.bias, fmt::join(saved, " "));
+  const AdapterMethod& method = adapter_method(c.method);
+  std::string text = fmt::format("{} targets [{}]", method.text(c), fmt::join(targets, " "));
+  if (method.has("feedforward_modules")) {
+    std::vector<std::string> inputs = c.feedforward_modules;
+    std::sort(inputs.begin(), inputs.end());
+    text += fmt::format(" feedforward [{}]", fmt::join(inputs, " "));
+  }
+  if (!excluded.empty()) text += fmt::format(" without [{}]", fmt::join(excluded, " "));
+  if (c.use_rslora) text += " rslora";
+  if (method.has("bias")) text += " bias " + c.bias;
+  text += fmt::format(" save [{}]", fmt::join(saved, " "));
   if (c.use_dora) text += " dora";
   if (!c.layers_to_transform.empty())
     text += fmt::format(" layers [{}]", fmt::join(c.layers_to_transform, " "));

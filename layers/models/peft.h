@@ -10,48 +10,11 @@
 #include <vector>
 
 #include "engine/seams/weight_codes.h"
+#include "layers/adapters/config.h"
 #include "layers/parts/adapter.h"
 #include "layers/parts/spec.h"
 
 namespace snug {
-
-struct PeftConfig {
-  std::string method = "lora";  // lora, whose fields are r to alpha_pattern; ia3
-  int64_t r = 8;
-  double lora_alpha = 8;
-  double lora_dropout = 0;
-  // Names of modules (q_proj, or more of a path: layers.3.self_attn.q_proj), which the end of a
-  // module's path is; `all-linear`; one regular expression for whole paths. Empty: queries and values, or
-  // the one module that makes them, as PEFT has it for most families.
-  std::vector<std::string> target_modules;
-  std::vector<std::string> exclude_modules;  // the same; never matched
-  // Whether each of the two is one regular expression: PEFT's string, where a list holds names.
-  bool target_expression = false, exclude_expression = false;
-  bool use_rslora = false;    // s = alpha / sqrt(r), else alpha / r
-  bool use_dora = false;      // with a magnitude of each row (layers/parts/scaled_linear.h)
-  std::string init = "true";  // of A: true (as torch.nn.Linear) | gaussian
-  std::string bias = "none";  // none | all | lora_only: which are trained
-  // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.
-  // A classifier's output is always among them.
-  std::vector<std::string> modules_to_save;
-  std::vector<int64_t> layers_to_transform;  // empty: all
-  // Other ranks and alphas, by regular expressions of the end of a path: the first that fits counts.
-  std::vector<std::pair<std::string, int64_t>> rank_pattern;
-  std::vector<std::pair<std::string, double>> alpha_pattern;
-  // Of ia3: those of the targets that scale what they read, by the ends of paths or one expression.
-  // Empty beside no targets: the projection behind the MLP.
-  std::vector<std::string> feedforward_modules;
-  bool feedforward_expression = false;
-  bool of_folder = false;  // of adapter_config.json, where a word that excludes nothing is no error
-
-  // How the frozen linear weights of the blocks rest, as bitsandbytes has it: nf4 or fp4 in blocks of
-  // 64, the scales in codes too or not. Empty: in the dtype that layers read.
-  std::string codec;
-  bool doubled = false;
-
-  std::string base;  // base_model_name_or_path
-  bool operator==(const PeftConfig&) const = default;
-};
 
 // Of a model: what its constructor takes, and what that comes to.
 struct PeftModel {
@@ -65,6 +28,16 @@ struct PeftModel {
 // Throws usage, naming the key: targets that match nothing (with the nearest names), a rank that is
 // not in [1, the smaller width of the module], what is trained in part where it is one parameter here.
 PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config);
+
+// The layer of an adapter in a model's table, by name; the stage is nobody's.
+class Model;
+AdaptedLayer adapted_layer_of(const Model& model, const std::string& layer);
+// The adapter's parameter of this name; it is one.
+struct PlacedParam {
+  AdaptedLayer layer;
+  AdapterParam param;
+};
+PlacedParam adapter_param_of(const Model& model, const std::string& name);
 
 // The rank and alpha of a module.
 int64_t rank_of(const PeftConfig& config, const std::string& path);

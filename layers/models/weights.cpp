@@ -13,7 +13,9 @@
 #include "engine/core/parallel.h"
 #include "engine/io/json.h"
 #include "engine/seams/weight_codes.h"
+#include "layers/adapters/kinds.h"
 #include "layers/models/absent_biases.h"
+#include "layers/models/adapted_base.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/coded_weights.h"
 #include "layers/models/weight_values.h"
@@ -342,22 +344,35 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
   const SafetensorsFolder files = open_weights(model, folder);
   const ParamTable& table = model.params();
   ParamTarget target(ctx, table, weights);
+  AdaptedBase adapted(model, threads);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder, true);
     const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
+    adapted.clear();
     if (p.coded()) {
       require(pieces.size() == p.code_rows.size(), "codes of each tensor of the files");
-      for (size_t k = 0; k < tensors.size(); ++k)
-        if (!put_codes(files, *tensors[k], table, i, k, pieces[k], weights.sink(), folder))
-          load_coded(DecodedTensors(files, threads, folder).plain(tensors[k]), p, pieces[k],
-                     weights.sink(), i, k, model.precision().compute == DType::f16, threads,
-                     folder);
+      for (size_t k = 0; k < tensors.size(); ++k) {
+        const bool takes = adapted.takes(i, k);
+        if (!takes && put_codes(files, *tensors[k], table, i, k, pieces[k], weights.sink(), folder))
+          continue;
+        DecodedTensors decoded(files, threads, folder);
+        const SafeTensor& plain = decoded.plain(tensors[k]);
+        load_coded(takes ? adapted.base(i, k, pieces[k], plain) : plain, p, pieces[k],
+                   weights.sink(), i, k, model.precision().compute == DType::f16, threads, folder);
+      }
       continue;
     }
     DecodedTensors decoded(files, threads, folder);
-    for (const SafeTensor*& tensor : tensors) tensor = &decoded.plain(tensor);
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      tensors[k] = &decoded.plain(tensors[k]);
+      if (adapted.takes(i, k)) tensors[k] = &adapted.base(i, k, pieces[k], *tensors[k]);
+    }
     target.fill(i, [&]<class T>(T* out) {
+      if (const std::vector<float>* const first = adapted.first(i)) {
+        convert(SafeDType::F32, reinterpret_cast<const char*>(first->data()), p.elements(), out);
+        return;
+      }
       if (tensors.empty()) {  // as a new model has it
         std::vector<float> values(static_cast<size_t>(p.elements()), 0.0f);
         init_parameter(table, i, values.data(), seed);

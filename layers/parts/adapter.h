@@ -1,102 +1,152 @@
-// LoRA on a linear layer: y = x W^T + b + s (drop(x) A^T) B^T, with W frozen; DoRA and IA3 are scaled_linear.h.
-//   Hu et al., "LoRA", arXiv:2106.09685; the scale of rsLoRA: Kalajdzievski, arXiv:2312.03732.
+// What an adapter is to a linear layer y = x W^T + b, whose W and b are frozen: stages before it, something
+// that it adds to y, or stages in the layer's place. Each kind is a row of layers/adapters/kinds.h.
 //
-//   stage    reads  writes         backward
-//   *_lora   x      u (N,R)        dA (+)= s du^T drop(x);  dx += drop(s du A)
-//   *        x, u   y (N,out)      dB (+)= dy^T u;  du = dy B;  dx += dy W, which reads no input
-//
-// u = s drop(x) A^T. One layer here may be several modules of the family's files (queries, keys and
-// values): these have ranks, scales and a B of their own, and A and u are theirs side by side,
-// R = sum of r. Of several, B is put together with zeros between (layers/ops/matrix_block.h) in
-// planned scratch while it is used.
-// drop(x) has one mask for all modules of a layer, with the key of layers/ops/dropout.h.
+// One layer here may be several modules of the family's files (queries, keys and values): an adapter
+// has a piece for each that it is for.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/memory/pass.h"
 #include "engine/seams/parameter.h"
-#include "layers/ops/dropout.h"
+#include "layers/parts/behind.h"
 
 namespace snug {
 
+struct LinearParams;
 struct Wiring;
+class AdapterKind;
+class ParamStore;
+struct FirstWay;
 
-// dora: A, B and a magnitude of each row; ia3: a scale of each row, or of what is read.
-enum class AdapterKind : uint8_t { lora, dora, ia3 };
-
-// One A and B, or one scale: of rows of a weight that are a module in the family's files.
+// Of rows of a weight that are a module in the family's files.
 struct AdapterPiece {
   size_t piece = 0;           // which of the weight's pieces (layers/models/family.h)
   std::string name;           // the last word of its module: q_proj
   int64_t row = 0, rows = 0;  // of the weight, in our order
-  int64_t rank = 0;           // r
+  int64_t rank = 0;           // R
   float scale = 1;            // s
 };
 
 struct LinearAdapter {
   std::vector<AdapterPiece> pieces;  // by row, at least one
   float dropout = 0;                 // of x, in [0,1)
-  AdapterKind kind = AdapterKind::lora;
-  bool input = false;         // of ia3: the one module scales what it reads, not what it makes
-  Init init = Init::uniform;  // of A; normal: N(0, 1/r), PEFT's "gaussian"
-  int64_t rank() const;
-  bool of_input() const { return kind == AdapterKind::ia3 && input; }
+  const AdapterKind* kind = nullptr;
+  bool table = false;         // of a table of embeddings, (V,C), whose rows are read by number
+  bool first_trained = true;  // false: LoRA's A stays as it begins (LoRA-FA)
+  bool input = false;         // the one module scales what it reads, not what it makes (IA3)
+  Init init = Init::uniform;  // of LoRA's A; normal: N(0, 1/r), PEFT's "gaussian"
+  float first = 1;            // what l_d begins with (VeRA)
+  int64_t seed = 0;           // of matrices that all layers share
+  int64_t in = 0;             // what the layer reads
+  const FirstWay* first_way =
+      nullptr;           // A and B made of the weight (layers/adapters/first_weights.h)
+  int64_t rounds = 0;    // of such a way; 0: it has none
+  int64_t rank() const;  // of all pieces
 };
 // By the name of the layer in the table: h.0.attn.c_attn.
 using Adapters = std::map<std::string, LinearAdapter, std::less<>>;
 
-// The names of A, and of the B of a piece, in the table.
-std::string adapter_a_name(const std::string& layer);
-std::string adapter_b_name(const std::string& layer, const LinearAdapter& adapter, size_t piece);
-// That of its scale: DoRA's magnitude, or IA3's vector.
-std::string adapter_scale_name(const std::string& layer, const LinearAdapter& adapter,
-                               size_t piece);
-// Whether a parameter is one of these.
-bool is_adapter_name(std::string_view param);
-
-// The upper half, for the stage of the layer itself. Without pieces: no adapter.
-struct AdapterUp {
-  struct Piece {
-    int b = -1;  // parameter (rows, r)
-    int64_t row = 0, col = 0;
-    float factor = 1;    // its scale over that of u
-    int magnitude = -1;  // parameter: (rows) of DoRA, (rows,1) of IA3
-    int64_t rows = 0, rank = 0;
-    float scale = 1;
-  };
-  int u = -1;  // slot (N,R)
-  std::vector<Piece> pieces;
-  int64_t rank = 0, rows = 0, out = 0;  // R; rows that have a B; of the layer
-  Name scratch, dscratch;
-  int a = -1;  // parameter (R,in)
-  DropoutSpec dropout;
-  Name dropped, dx;
-  AdapterKind kind = AdapterKind::lora;
-
-  bool any() const { return u >= 0; }
-  // Whether what the layer makes is scaled: scaled_linear() has its stages.
-  bool scales() const { return !pieces.empty() && pieces.front().magnitude >= 0; }
-  // Of one module, B is the parameter itself.
-  bool whole() const;
+// A parameter of an adapter.
+struct AdapterParam {
+  std::string name;  // in the table
+  const char* end;   // of its tensors in files, behind the path of their module
+  Shape shape;
+  int group = kGroupDecay;
+  Init init = Init::zeros;
+  float init_std = 0;
+  int piece = -1;  // the one that it is of; -1: of all, with `rank` rows of each below each other
+  bool by_rows = false;     // its rows are those of the weight, in whichever order files have them
+  bool matrix = true;       // to optimizers that treat matrices apart
+  bool transposed = false;  // in files
+  bool trained = true;
+  int64_t rows_of(const LinearAdapter& adapter, size_t k) const {
+    return piece < 0 ? adapter.pieces[k].rank : shape[0];
+  }
 };
 
-// The parameters, and the stage `stage`_lora, of the adapter that the layer `name` has, if it has one that
-// adds to or scales what it makes.
-AdapterUp adapter_down(Wiring& w, const std::string& stage, const char* name, int64_t out, int x);
-// drop(x) of the adapter's mask, in `made`; x itself where nothing is dropped.
-View adapter_input(Context& ctx, Pass& p, const AdapterUp& up, const View& x, Tensor& made);
-// Where the gradient of drop(x) is to be written, dx itself or `made`; and dx (+)= what of it x gets.
-GradView adapter_input_gradient(Context& ctx, const AdapterUp& up, const GradView& dx,
-                                Tensor& made);
-void adapter_input_backward(Context& ctx, Pass& p, const AdapterUp& up, const GradView& dx,
-                            const GradView& written);
-// y += u B^T.
-void adapter_up_forward(Context& ctx, Pass& p, const AdapterUp& up, const View& y);
-// dB and the gradient of u.
-void adapter_up_backward(Context& ctx, Pass& p, const AdapterUp& up, const View& dy);
+// The layer that an adapter is for.
+struct AdaptedLayer {
+  std::string name;   // in the table
+  std::string stage;  // of its product
+  const LinearAdapter* adapter = nullptr;
+  int64_t in = 0, out = 0;
+  bool any() const { return adapter != nullptr; }
+};
+// The adapter that the layer `name` of a part has, if it has one.
+AdaptedLayer adapted_layer(const Wiring& w, const std::string& stage, const char* name, int64_t in,
+                           int64_t out);
+
+// What an adapter adds to what its layer makes.
+class AdapterSum {
+ public:
+  virtual ~AdapterSum() = default;
+  // y += it.
+  virtual void forward(Context& ctx, Pass& p, const View& y) const = 0;
+  // The gradients of its parameters, and of the slots that it reads.
+  virtual void backward(Context& ctx, Pass& p, const View& dy) const = 0;
+  std::vector<int> params;  // whose gradients it makes; those read `slots`
+  std::vector<int> slots;   // made by stages before
+};
+
+// What a module with an adapter is as a weight (out,in) alone, in f32:
+//   by_rows * (W + scale left right) * by_columns, or with magnitude: m / norm of its rows times that.
+struct MergedModule {
+  std::vector<float> left, right;  // (out,rank) and (rank,in); empty: nothing is added
+  int64_t rank = 0;
+  float scale = 1;
+  std::vector<float> rows, columns;  // factors; empty: 1
+  std::vector<float> magnitude;      // (out); empty: the norms stay
+  bool bias = false;                 // `rows` are factors of the bias too
+};
+// The values of a module's tensor by the end of its name.
+using TensorValues = std::function<std::vector<float>(const char* end)>;
+
+class AdapterKind {
+ public:
+  virtual ~AdapterKind() = default;
+  // In the order of the table; the names tell them from a model's (markers of kinds.h).
+  virtual std::vector<AdapterParam> params(const AdaptedLayer& layer) const = 0;
+  // Of all layers together, never trained, in no file; and their values.
+  virtual std::vector<AdapterParam> shared(const std::vector<AdaptedLayer>&) const { return {}; }
+  virtual std::vector<std::vector<float>> shared_values(const std::vector<AdaptedLayer>&) const {
+    return {};
+  }
+  // What a parameter begins as where its Init does not say; empty: it does.
+  virtual std::vector<float> first_values(const AdaptedLayer&, const AdapterParam&) const {
+    return {};
+  }
+  // The slot that the layer reads in place of x: of a stage before it, or x.
+  virtual int input(Wiring& w, const AdaptedLayer& layer, int x) const;
+  // What is added to the product, with the stages before it; null: nothing.
+  virtual std::shared_ptr<const AdapterSum> sum(Wiring& w, const AdaptedLayer& layer, int x) const;
+  // The same of a table, which no kind without it is for.
+  virtual std::shared_ptr<const AdapterSum> table_sum(Wiring& w, const AdaptedLayer& layer) const;
+  // Stages in place of the layer's, behind input(); the slot of y, or -1: the layer has its own.
+  virtual int in_place_of(Wiring& w, const AdaptedLayer& layer, const LinearParams& params,
+                          const char* slot, int x, const BehindProduct& behind) const;
+  // Of a new adapter whose parameters take values from the weight: piece k's, of (rows) in the compute
+  // dtype, as a recorded op; see tools/session/start_adapters.cpp. False: none do.
+  virtual bool starts_from_weight() const { return false; }
+  virtual std::string start_name(const AdaptedLayer&, size_t /*k*/) const { return {}; }
+  virtual void start(Context& ctx, ParamStore& store, const AdaptedLayer& layer, const View& weight,
+                     const View& values) const;
+  // What module k comes to as a weight alone.
+  virtual MergedModule merged(const AdaptedLayer& layer, size_t k,
+                              const TensorValues& values) const = 0;
+};
+
+// The layers of one kind, in their order, by what their adapters say; without the rows of weights.
+std::vector<AdaptedLayer> layers_of(const Adapters& adapters, const AdapterKind& kind);
+// The kinds that there are.
+std::vector<const AdapterKind*> kinds_of(const Adapters& adapters);
+
+// The parameter of an adapter, added to the table of a part.
+int add_adapter_param(Wiring& w, const AdapterParam& param);
 
 }  // namespace snug

@@ -15,6 +15,7 @@ struct Tables {
   float scale = 1.0f;
   float dropout = 0.0f;  // in place, of the sum; a norm behind it has its own
   int y = -1;
+  std::shared_ptr<const AdapterSum> sum = nullptr;  // of the token table
 };
 
 void forward(Context& ctx, Pass& p, const Tables& t) {
@@ -28,6 +29,7 @@ void forward(Context& ctx, Pass& p, const Tables& t) {
                     wtt.defined() ? rt.token_types : View(), wtt);
   for (const int table : {t.wte, t.wpe, t.wtt})
     if (table >= 0) rt.params.release(ctx, table);
+  if (t.sum) t.sum->forward(ctx, p, y);
   if (t.scale != 1.0f) scale(ctx, y, t.scale);
   if (p.mode() == PassMode::train && t.dropout > 0.0f)
     dropout_forward(ctx, y, y, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
@@ -39,6 +41,7 @@ void backward(Context& ctx, Pass& p, const Tables& t) {
   if (t.dropout > 0.0f)
     dropout_backward(ctx, dy, dy, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
   if (t.scale != 1.0f) scale(ctx, dy, t.scale);
+  if (t.sum) t.sum->backward(ctx, p, dy);
   const auto open = [&](int table) {
     return table >= 0 && rt.grads->wants(table) ? rt.grads->open(ctx, table) : GradView{};
   };
@@ -56,7 +59,8 @@ void backward(Context& ctx, Pass& p, const Tables& t) {
 
 }  // namespace
 
-Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTable& table) {
+Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTable& table,
+                     const Adapters& adapters) {
   Tables t;
   t.V = spec.V;
   t.P = spec.P;
@@ -79,17 +83,26 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
   const int64_t positions = spec.first_position + spec.P;
   if (spec.positions == Positions::learned) t.wpe = add("wpe.weight", positions, positions, false);
   if (spec.types > 0) t.wtt = add("wtt.weight", spec.types, spec.types, false);
-  Wiring w{body_, table, spec, precision.compute, Name("embedding"), -1, 0};
+  Wiring w{body_, table, spec, precision.compute, Name("embedding"), -1, 0, &adapters};
   out_ = t.y = w.rows(spec.embedding_norm ? "sum" : "out", spec.C);
   std::vector<int> params = {t.wte};
   for (const int other : {t.wpe, t.wtt})
     if (other >= 0) params.push_back(other);
+  // Not what the adapters of blocks are named by: wte, and no name of this part before it.
+  if (const auto found = adapters.find("wte"); found != adapters.end()) {
+    t.sum =
+        found->second.kind->table_sum(w, {"wte", "embedding", &found->second, spec.C, spec.Vp()});
+    params.insert(params.begin(), t.sum->params.begin(), t.sum->params.end());
+  }
   w.body.add_stage({.name = Name("embedding"),
-                    .inputs = {},
+                    .inputs = t.sum ? t.sum->slots : std::vector<int>{},
                     .outputs = {t.y},
                     .run = [t](Context& ctx, Pass& p) { snug::forward(ctx, p, t); },
                     .backward = [t](Context& ctx, Pass& p) { snug::backward(ctx, p, t); },
-                    .params = params});
+                    .params = params,
+                    .for_params = t.sum ? t.sum->slots : std::vector<int>{},
+                    .reading_params = t.sum ? static_cast<int>(t.sum->params.size()) : 1,
+                    .gradients = t.sum ? t.sum->slots : std::vector<int>{}});
   if (spec.embedding_norm) out_ = norm(w, "norm", "", t.y, nullptr, {spec.embedding_dropout, 0});
 }
 

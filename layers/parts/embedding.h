@@ -9,7 +9,8 @@ namespace snug {
 class Embedding {
  public:
   // Adds wte.weight, wpe.weight and, where the spec has them, wtt.weight and embedding.norm.
-  Embedding(const ModelSpec& spec, const Precision& precision, ParamTable& table);
+  Embedding(const ModelSpec& spec, const Precision& precision, ParamTable& table,
+            const Adapters& adapters);
 
   const Body& body() const { return body_; }
   // Settles what is trained, from the table when it is whole.

@@ -3,7 +3,6 @@
 #include "engine/blas/matmul.h"
 #include "engine/kernels/kernels.h"
 #include "layers/ops/residual.h"
-#include "layers/parts/scaled_linear.h"
 
 namespace snug {
 
@@ -27,15 +26,34 @@ LinearParams add_params(Wiring& w, const LinearShape& s, int64_t in) {
   return p;
 }
 
+// What an adapter makes of a layer: the slot that it reads, and what is added to it; or the slot of
+// stages in its place.
+struct Adapted {
+  int x, y = -1;
+  std::shared_ptr<const AdapterSum> sum = nullptr;
+};
+
+Adapted adapt(Wiring& w, const char* stage, const char* slot, const LinearShape& shape,
+              const LinearParams& params, int x, const BehindProduct& behind) {
+  const AdaptedLayer layer = adapted_layer(w, stage, shape.name, w.width(x), shape.out);
+  if (!layer.any()) return {x};
+  const AdapterKind& kind = *layer.adapter->kind;
+  x = kind.input(w, layer, x);
+  if (const int y = kind.in_place_of(w, layer, params, slot, x, behind); y >= 0) return {x, y};
+  return {x, -1, kind.sum(w, layer, x)};
+}
+
 // What a stage says of its parameters. Beside an adapter the weight is frozen, and it is the
-// gradients of the adapter's B that read a slot.
-void declare(Stage& stage, const LinearParams& p, const AdapterUp& up, int x) {
-  if (up.any()) {
-    for (const AdapterUp::Piece& piece : up.pieces) stage.params.push_back(piece.b);
-    stage.reading_params = static_cast<int>(up.pieces.size());
-    stage.for_params = {up.u};
-    stage.inputs.push_back(up.u);
-    stage.gradients.push_back(up.u);
+// gradients of what it adds that read slots.
+void declare(Stage& stage, const LinearParams& p, const AdapterSum* sum, int x) {
+  if (sum) {
+    stage.params = sum->params;
+    stage.reading_params = static_cast<int>(sum->params.size());
+    stage.for_params = sum->slots;
+    for (const int slot : sum->slots) {
+      stage.inputs.push_back(slot);
+      stage.gradients.push_back(slot);
+    }
   } else {
     stage.params = {p.weight};
     stage.for_params = {x};
@@ -57,11 +75,12 @@ void both_backward(Context& ctx, Pass& p, const LinearParams& params, const View
 int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
            const InPlace& behind) {
   const LinearParams params = add_params(w, shape, w.width(x));
-  x = scaled_input(w, stage, shape.name, x);
-  const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
-  if (up.scales()) return scaled_linear(w, stage, slot, params, up, x, {.in_place = behind});
+  const Adapted of = adapt(w, stage, slot, shape, params, x, {.in_place = behind});
+  if (of.y >= 0) return of.y;
+  x = of.x;
+  const auto sum = of.sum;
   const int y = w.rows(slot, shape.out);
-  if (!behind.forward && !up.any())
+  if (!behind.forward && !sum)
     w.linear = Wiring::Linear{static_cast<int>(w.body.stages().size()), x, y, params};
   Stage s{.name = Name(stage),
           .inputs = {x},
@@ -69,17 +88,17 @@ int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& sh
           .run =
               [=](Context& ctx, Pass& p) {
                 linear_forward(ctx, p.environment<Runtime>(), params, p.view(y), p.view(x));
-                adapter_up_forward(ctx, p, up, p.view(y));
+                if (sum) sum->forward(ctx, p, p.view(y));
                 if (behind.forward) behind.forward(ctx, p, p.view(y));
               },
           .backward =
               [=](Context& ctx, Pass& p) {
                 if (behind.backward) behind.backward(ctx, p, p.gradient(y));
-                adapter_up_backward(ctx, p, up, p.gradient(y));
+                if (sum) sum->backward(ctx, p, p.gradient(y));
                 both_backward(ctx, p, params, p.gradient(y), x);
               },
           .gradients = {x}};
-  declare(s, params, up, x);
+  declare(s, params, sum.get(), x);
   w.body.add_stage(std::move(s));
   return y;
 }
@@ -88,7 +107,7 @@ namespace {
 
 // With an adapter: the branch apart where it is dropped out before it is added, else all of it onto
 // the sum.
-void adapted_residual_forward(Context& ctx, Pass& p, const Wiring::Linear& l, const AdapterUp& up,
+void adapted_residual_forward(Context& ctx, Pass& p, const Wiring::Linear& l, const AdapterSum& sum,
                               Name branch) {
   const ResidualInput in = residual_input(p, l);
   const View out = p.view(l.y);
@@ -97,12 +116,12 @@ void adapted_residual_forward(Context& ctx, Pass& p, const Wiring::Linear& l, co
     with_weights(ctx, rt, l.params, [&](const LinearWeights& lw) {
       linear_residual_forward(ctx, out, in, p.view(l.x), lw);
     });
-    adapter_up_forward(ctx, p, up, out);
+    sum.forward(ctx, p, out);
     return;
   }
   const Tensor made = ctx.tensor(branch, out.shape, out.dtype, Category::workspace);
   linear_forward(ctx, rt, l.params, made, p.view(l.x));
-  adapter_up_forward(ctx, p, up, made);
+  sum.forward(ctx, p, made);
   residual_forward(ctx, out, in.residual, made, in.B, in.T, in.dropout, in.state);
 }
 
@@ -111,20 +130,21 @@ void adapted_residual_forward(Context& ctx, Pass& p, const Wiring::Linear& l, co
 int linear_residual(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
                     int residual, BranchDropout dropout) {
   const LinearParams params = add_params(w, shape, w.width(x));
-  x = scaled_input(w, stage, shape.name, x);
-  const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
-  if (up.scales())
-    return scaled_linear(w, stage, slot, params, up, x, {.residual = residual, .dropout = dropout});
+  const Adapted of =
+      adapt(w, stage, slot, shape, params, x, {.residual = residual, .dropout = dropout});
+  if (of.y >= 0) return of.y;
+  x = of.x;
+  const auto sum = of.sum;
   const int y = w.rows(slot, shape.out);
   const Wiring::Linear l{static_cast<int>(w.body.stages().size()), x, y, params, residual, dropout};
-  if (!up.any()) w.linear = l;
+  if (!sum) w.linear = l;
   const Name branch = join(w.name, "dbranch"), made = join(w.name, "branch");
   Stage s{.name = Name(stage),
           .inputs = {x, residual},
           .outputs = {y},
           .run =
               [=](Context& ctx, Pass& p) {
-                if (up.any()) return adapted_residual_forward(ctx, p, l, up, made);
+                if (sum) return adapted_residual_forward(ctx, p, l, *sum, made);
                 with_weights(ctx, p.environment<Runtime>(), l.params, [&](const LinearWeights& lw) {
                   linear_residual_forward(ctx, p.view(l.y), residual_input(p, l), p.view(l.x), lw);
                 });
@@ -139,12 +159,12 @@ int linear_residual(Wiring& w, const char* stage, const char* slot, const Linear
                   dropout_backward(ctx, dbranch, dy, d.B, d.T, {l.dropout.p, l.dropout.site},
                                    p.environment<Runtime>().state);
                 }
-                adapter_up_backward(ctx, p, up,
-                                    dbranch.defined() ? dbranch.view() : p.gradient(l.y));
+                if (sum)
+                  sum->backward(ctx, p, dbranch.defined() ? dbranch.view() : p.gradient(l.y));
                 linear_residual_backward(ctx, p, l, std::move(dbranch));
               },
           .gradients = {x, residual}};
-  declare(s, params, up, x);
+  declare(s, params, sum.get(), x);
   w.body.add_stage(std::move(s));
   return y;
 }

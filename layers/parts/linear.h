@@ -13,11 +13,6 @@ struct LinearShape {
   bool transposed_in_file = false;
 };
 
-// What is done to y in place behind the product, and to its gradient before it.
-struct InPlace {
-  std::function<void(Context&, Pass&, const View&y)> forward, backward;
-};
-
 // A stage of this name; its slot is y (N,out). Saves x for dW. A layer that an adapter is for has
 // another stage before it, and saves what that one says (adapter.h).
 int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,

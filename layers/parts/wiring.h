@@ -14,6 +14,7 @@
 
 #include "engine/core/precision.h"
 #include "layers/parts/adapter.h"
+#include "layers/parts/behind.h"
 #include "layers/parts/runtime.h"
 #include "layers/parts/spec.h"
 
@@ -24,12 +25,6 @@ struct LinearParams {
   int weight = -1;
   int bias = -1;  // -1: none
   Name of = {};   // the layer, h.3.attn.c_attn: scope of its ops; empty: that of its part
-};
-
-// The dropout of a branch before it is added to the residual stream.
-struct BranchDropout {
-  float p = 0.0f;
-  uint32_t site = 0;
 };
 
 // Presets that a slot belongs to (Slot::presets), by which policies name several at once.

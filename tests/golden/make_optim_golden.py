@@ -308,7 +308,7 @@ def schedules():
             scheduler_specific_kwargs=dict(extra),
         )
         factors = []
-        for _ in range(TOTAL):
+        for _ in range(TOTAL + 1):  # the step behind the last one too: the end of what falls
             factors.append(float(optimizer.param_groups[0]["lr"]))
             optimizer.step()
             scheduler.step()

@@ -32,10 +32,27 @@ rounded to float32 and only then used in float64.
     u     encoder_b  IA3: BERT, keys, values, both projections as feed-forward
     v     decoder_g  IA3: GPT-NeoX, rows head by head, and what projections make
     w     decoder_a  IA3 over NF4: Llama
+    x     gpt2_a     PiSSA, whose base is less than the model's: transposed, all-linear
+    y     decoder_g  OLoRA, the same: GPT-NeoX, rows head by head
+    z     decoder_b  PiSSA with rsLoRA, patterns of ranks and DoRA
+    aa    gpt2_a     LoftQ over NF4, scales in codes; transposed, all-linear
+    ab    decoder_b  LoRA on the table of tokens, tied to the head, and on queries
+    ac    encoder_b  LoRA on BERT's table of tokens, beside positions, types and the norm behind
+    ad    gpt2_a     LoRA on wte and all that has c_attn, rsLoRA
+    ae    decoder_a  MiSS, whose rank divides no width: Llama, some of the modules of a layer
+    af    encoder_b  MiSS: BERT, all-linear, the pooler's layer too
+    ag    decoder_b  MiSS over NF4
+    ah    decoder_a  LoRA-FA: A is not trained
+    ai    decoder_f  LoRA on Gemma's table of tokens, which is scaled; tied
+    aj    decoder_d  MiSS: Qwen2, bias: MiSS_only
+    ak    gpt2_a     VeRA: transposed layers, all-linear, of several widths
+    al    decoder_a  VeRA: Llama, some of the modules of a layer
+    am    decoder_g  VeRA: GPT-NeoX, rows head by head, bias: vera_only
+    an    encoder_b  VeRA over NF4: BERT, all-linear
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
 loss, adamw_losses, adamw_grad_norms (F64). Metadata: base, adapter_config (as PEFT writes it), adamw,
-seed. The script asserts that a new adapter leaves the base's loss as it is, and that the merged model has the
+seed. Where A and B are made of the weights (x to aa), first.<name> and first_loss are what PEFT begins with. The script asserts that a new adapter leaves the base's loss as it is, and that the merged model has the
 adapter's, both to 1e-12. Of i to m, r and w every linear weight of the blocks was replaced by what bitsandbytes decodes its
 codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes.
 """
@@ -51,7 +68,8 @@ import numpy as np
 import peft
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import IA3Config, LoraConfig, MissConfig, VeraConfig, get_peft_model, get_peft_model_state_dict
+from peft.utils.loftq_utils import _low_rank_decomposition
 from safetensors import safe_open
 
 import make_decoder_golden as decoders
@@ -60,8 +78,8 @@ import make_golden as gpt2
 from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, mean_loss, run_cases, train_adamw, versions
 
 
-def case(seed, base, task, four_bits=None, method=LoraConfig, **config):
-    return {"seed": seed, "base": base, "task": task, "four_bits": four_bits, "method": method, "config": config}
+def case(seed, base, task, four_bits=None, method=LoraConfig, first=None, **config):
+    return {"seed": seed, "base": base, "task": task, "four_bits": four_bits, "method": method, "first": first, "config": config}
 
 
 CASES = {
@@ -104,6 +122,26 @@ CASES = {
               feedforward_modules=["dense_4h_to_h"]),
     "w": case(423, "decoder_a", "CAUSAL_LM", four_bits="nf4", method=IA3Config, target_modules="all-linear",
               feedforward_modules=["down_proj"]),
+    "x": case(424, "gpt2_a", "CAUSAL_LM", r=3, lora_alpha=5, target_modules="all-linear", init_lora_weights="pissa"),
+    "y": case(425, "decoder_g", "CAUSAL_LM", r=2, lora_alpha=3, target_modules=["query_key_value", "dense"],
+              init_lora_weights="olora"),
+    "z": case(426, "decoder_b", "CAUSAL_LM", use_dora=True, r=4, lora_alpha=3, use_rslora=True, rank_pattern={"v_proj": 2},
+              target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights="pissa"),
+    "aa": case(427, "gpt2_a", "CAUSAL_LM", four_bits="nf4-double", first="loftq", r=3, lora_alpha=5, target_modules="all-linear"),
+    "ab": case(428, "decoder_b", "CAUSAL_LM", r=3, lora_alpha=4, target_modules=["embed_tokens", "q_proj"]),
+    "ac": case(429, "encoder_b", "SEQ_CLS", r=2, lora_alpha=5, target_modules=["word_embeddings", "query"]),
+    "ad": case(430, "gpt2_a", "CAUSAL_LM", r=3, lora_alpha=2, use_rslora=True, target_modules=["wte", "c_attn"]),
+    "ae": case(431, "decoder_a", "CAUSAL_LM", method=MissConfig, r=5, target_modules=["q_proj", "v_proj", "o_proj", "up_proj"],
+               layers_to_transform=[1]),
+    "af": case(432, "encoder_b", "SEQ_CLS", method=MissConfig, r=4, target_modules="all-linear"),
+    "ag": case(433, "decoder_b", "CAUSAL_LM", four_bits="nf4", method=MissConfig, r=3, target_modules=["k_proj", "down_proj"]),
+    "ai": case(435, "decoder_f", "CAUSAL_LM", r=3, lora_alpha=2, target_modules=["embed_tokens", "v_proj"]),
+    "aj": case(436, "decoder_d", "CAUSAL_LM", method=MissConfig, r=3, target_modules=["q_proj", "k_proj", "v_proj"], bias="MiSS_only"),
+    "ak": case(437, "gpt2_a", "CAUSAL_LM", method=VeraConfig, r=7, target_modules="all-linear", projection_prng_key=11),
+    "al": case(438, "decoder_a", "CAUSAL_LM", method=VeraConfig, r=5, target_modules=["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]),
+    "am": case(439, "decoder_g", "CAUSAL_LM", method=VeraConfig, r=6, target_modules=["query_key_value", "dense"], bias="vera_only"),
+    "an": case(440, "encoder_b", "SEQ_CLS", four_bits="nf4", method=VeraConfig, r=4, target_modules="all-linear"),
+    "ah": case(434, "decoder_a", "CAUSAL_LM", first="fa", r=2, lora_alpha=6, target_modules="all-linear"),
 }
 
 
@@ -111,7 +149,7 @@ def draw(name, shape, rng, value=None):
     """Adapters large enough that they matter beside the weights; scales about what they are."""
     if "magnitude" in name or "ia3_l" in name:
         return (value.numpy() * (1 + 0.15 * rng.standard_normal(shape))).astype(np.float32)
-    return (rng.standard_normal(shape) * (0.15 if "lora_" in name else 0.2)).astype(np.float32)
+    return (rng.standard_normal(shape) * (0.15 if "lora_" in name or "miss_" in name else 0.2)).astype(np.float32)
 
 
 def base_of(name):
@@ -163,7 +201,7 @@ def rest_in_four_bits(model, form):
     them before."""
     functional = reference_functions()
     codec, doubled = form.split("-")[0], form.endswith("-double")
-    coded = 0
+    lost = {}
     for name, module in model.named_modules():
         turned = isinstance(module, transformers.pytorch_utils.Conv1D)
         if not (turned or isinstance(module, torch.nn.Linear)) or name.split(".")[0] in ("lm_head", "classifier", "score"):
@@ -177,8 +215,25 @@ def rest_in_four_bits(model, form):
         decoded = functional.dequantize_4bit(codes, state).double().reshape(weight.shape)
         assert (decoded - weight).abs().max() < 0.2 * weight.abs().max(), name
         module.weight.data = (decoded.t() if turned else decoded).contiguous().to(module.weight.dtype)
-        coded += 1
-    assert coded > 0
+        lost[name] = weight.double() - decoded
+    assert lost
+    return lost
+
+
+class InitsInDouble:
+    """PEFT's first weights are made in float32: the same code in float64."""
+
+    class Torch:
+        float32 = torch.float64
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+    def __enter__(self):
+        peft.tuners.lora.layer.torch = self.Torch()
+
+    def __exit__(self, *error):
+        peft.tuners.lora.layer.torch = torch
 
 
 def compute(name):
@@ -186,23 +241,44 @@ def compute(name):
     rng = np.random.default_rng(spec["seed"])
     model, run, loss_of, mode, truth = base_of(spec["base"])
     if spec["four_bits"]:
-        rest_in_four_bits(model, spec["four_bits"])
-    config = spec["method"](task_type=spec["task"], fan_in_fan_out=spec["base"].startswith("gpt2"), **spec["config"])
-    wrapped = get_peft_model(model, config).double()
+        lost = rest_in_four_bits(model, spec["four_bits"])
+    turned = {} if spec["method"] is MissConfig else {"fan_in_fan_out": spec["base"].startswith("gpt2")}
+    if spec["method"] is VeraConfig:
+        turned["save_projection"] = False
+    config = spec["method"](task_type=spec["task"], **turned, **spec["config"])
+    made = str(spec["config"].get("init_lora_weights", True)) not in ("True", "gaussian")  # of the weights
+    with InitsInDouble() if made else contextlib.nullcontext():
+        wrapped = get_peft_model(model, config).double()
     wrapped.train()
+    if spec["first"] == "loftq":  # as replace_lora_weights_loftq has it, of weights that it reads from a file
+        for name, module in wrapped.named_modules():
+            key = name.removeprefix("base_model.model.")
+            if key in lost and hasattr(module, "lora_A"):
+                parts = _low_rank_decomposition(lost[key], module.r["default"])
+                module.lora_A["default"].weight.data, module.lora_B["default"].weight.data = parts["R"].double(), parts["L"].double()
     with mode():
         fresh = loss_of(run(wrapped)).item()
     if spec["four_bits"]:
         assert abs(fresh - truth) > 1e-5 * abs(truth), (fresh, truth)
     else:
-        assert abs(fresh - truth) < 1e-12 * abs(truth), (fresh, truth)  # an adapter that is new changes nothing
+        assert abs(fresh - truth) < 1e-12 * abs(truth), (fresh, truth)  # a new adapter changes nothing
 
+    still = {}
+    if spec["first"] == "fa":
+        for key, parameter in wrapped.named_parameters():
+            if "lora_A" in key:
+                still[key] = parameter.requires_grad_(False)
     trained = {key: value for key, value in wrapped.named_parameters() if value.requires_grad}
-    values = {}
+    values, begun = {}, {}
     with torch.no_grad():
+        for key, parameter in trained.items():
+            if (made or spec["first"] == "loftq") and "lora_" in key:
+                begun[key] = parameter.numpy().astype(np.float32)
         for key, parameter in trained.items():
             values[key] = draw(key, tuple(parameter.shape), rng, parameter)
             parameter.copy_(torch.from_numpy(values[key]))
+        for key, parameter in still.items():
+            parameter.copy_(torch.from_numpy(draw(key, tuple(parameter.shape), rng)))
 
     def loss_of_batch():
         with mode():
@@ -214,16 +290,23 @@ def compute(name):
     loss.backward()
 
     # Under the names of PEFT's files, as it writes them.
-    saved = get_peft_model_state_dict(wrapped)
+    saved = get_peft_model_state_dict(wrapped, save_embedding_layers=False)  # else with a table that has an adapter
     name_of = {}
     for key, parameter in trained.items():
         found = [other for other, value in saved.items() if value.data_ptr() == parameter.data_ptr()]
         assert len(found) == 1, (key, found)
         name_of[key] = found[0]
-    assert len(saved) == len(trained)
+    assert len(saved) == len(trained) + len(still)
     tensors = {name_of[key]: value for key, value in values.items()}
     for key, parameter in trained.items():
         tensors["grad." + name_of[key]] = parameter.grad.numpy().copy()
+    for key, value in saved.items():
+        if any(value.data_ptr() == parameter.data_ptr() for parameter in still.values()):
+            tensors[key] = value.numpy().astype(np.float32)
+    for key, value in begun.items():
+        tensors["first." + name_of[key]] = value
+    if begun:
+        tensors["first_loss"] = np.array(fresh)
     tensors["logits"] = logits.detach().numpy().copy()
     tensors["loss"] = np.array(loss.item())
     if spec["four_bits"]:
@@ -244,7 +327,9 @@ def compute(name):
         merged = wrapped.merge_and_unload()
         with mode():
             after = loss_of(run(merged)).item()
-    assert abs(after - before) < 1e-12 * abs(before), (after, before)
+    # Of a tied table PEFT changes the head with it.
+    tied = model.config.tie_word_embeddings and any("lora_embedding" in key for key in trained)
+    assert tied or abs(after - before) < 1e-12 * abs(before), (after, before)
 
     metadata = {
         "format": "pt",
@@ -255,6 +340,8 @@ def compute(name):
         "seed": str(spec["seed"]),
         "versions": json.dumps({**versions(), "peft": peft.__version__}, sort_keys=True),
     }
+    if spec["first"]:
+        metadata["first"] = spec["first"]
     if spec["four_bits"]:
         import bitsandbytes
 

@@ -179,7 +179,10 @@ class Gpt2Steps {
         if (ctx.planning()) r.grads->begin(program == first_);
         ModelPass pass = model_.make_pass(parse_policies(o_.recompute, "none", model_));
         Runtime rt{*r.params, r.grads.get(), r.state};
-        model_.train_step(ctx, rt, pass, {r.tokens, r.targets}, o_.head_rows);
+        const ModelBatch batch{r.tokens, r.targets};
+        Tensor x = model_.forward(ctx, rt, pass, batch, PassMode::train);
+        Tensor dx = model_.loss(ctx, rt, pass, batch, o_.head_rows, std::move(x));
+        model_.backward(ctx, rt, pass, std::move(dx));
       }
     });
   }

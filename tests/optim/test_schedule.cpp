@@ -32,7 +32,7 @@ TEST(OptimSchedule, EqualsTransformers) {
     SCOPED_TRACE(name);
     const LearningRateSchedule schedule(config_of(description));
     const Values want = fixture.values(name);
-    ASSERT_EQ(want.size(), 60u);
+    ASSERT_EQ(want.size(), 61u);
     for (size_t t = 0; t < want.size(); ++t)
       EXPECT_NEAR(schedule.factor(static_cast<int64_t>(t)), want[t], 1e-15) << "step " << t;
   }

@@ -377,6 +377,24 @@ TEST_P(OptimUpdate, TakesRateAndDecayOfAGroupOfTheConfiguration) {
   }
 }
 
+// A decay of 0 is a decay that was named, and one that was named holds for what the table excepts too.
+TEST_P(OptimUpdate, TakesADecayOfZeroAndOneForWhatHasNone) {
+  UpdateCase u = periodic_case(GetParam(), table_of({50, 50, 50}));  // groups 0, 0, 1
+  for (float& rate : u.state.learning_rate) rate = 0.5f;
+  UpdateCase none = u, much = u;
+  none.config.weight_decay = 0, much.config.weight_decay = 0.3;
+  u.config.groups = {{.rate = 1, .weight_decay = 0}, {.rate = 1, .weight_decay = 0.3}};
+  u.config.group_of = {1, 0, 2};
+  const Values got = run_in_all_modes(u.body())["master"],
+               without = run_on_plan_and_cpu({}, none.body())["master"],
+               with = run_on_plan_and_cpu({}, much.body())["master"];
+  const int64_t third = u.spans[2].offset;
+  for (int64_t i = 0; i < 50; ++i) {
+    EXPECT_EQ(got[i], without[i]);
+    EXPECT_EQ(got[third + i], with[i]) << "periodic: as of the first, which decays";
+  }
+}
+
 // At rate zero the states move and the parameters do not.
 TEST_P(OptimUpdate, KeepsParametersAtRateZero) {
   // What is between the points and their average moves without a rate, as the average does.

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "engine/core/sanitizers.h"
@@ -316,6 +317,44 @@ TEST(ClipSimt, NormAndFactor) {
       EXPECT_NEAR(emu.clip_factor, cpu.clip_factor, 0x1p-23 * cpu.clip_factor);
       EXPECT_EQ(emu.clip_factor == 1.0f, max_norm != 1.0);
     }
+}
+
+// Sums of parts that are taken ahead, in slots, and joined in order: every bit of those taken in place.
+TEST(ClipSimt, SumsInSlotsHaveTheBitsOfSumsInPlace) {
+  const std::vector<StateSpan> spans = {{0, 0, 0, 300}, {1, 0, 512, 700}, {2, 0, 4096, 130}};
+  constexpr int64_t n = 4352, kBytes = sizeof(StepState);
+  const std::span<const StateSpan> lower = std::span(spans).first(2), upper = {&spans[2], 1};
+  ASSERT_EQ(gradient_norm_runs(lower), 2);
+  for (const int64_t bad : {-1, 600, 4100}) {
+    Values gradients = normal_values(n, 1, DType::f32, 3);
+    if (bad >= 0) gradients[static_cast<size_t>(bad)] = INFINITY;
+    StepState s = plain_state();
+    s.loss_scale = 3;
+    s.grad_square_sum = 5;
+    const auto whole = [&](Case& c) {
+      const View g = c.inout("gradients", {n}, DType::f32, gradients), state = c.step_state(s);
+      gradient_norm(c.ctx(), g, spans, state);
+    };
+    const auto parts = [&](Case& c) {
+      const View g = c.inout("gradients", {n}, DType::f32, gradients), state = c.step_state(s),
+                 two = c.output("two", {2, kBytes}, DType::u8),
+                 one = c.output("one", {1, kBytes}, DType::u8);
+      gradient_norm_slots(c.ctx(), g.rows(4096, 256), 4096, upper, one);
+      gradient_norm_slots(c.ctx(), g, 0, lower, two);
+      gradient_norm_reset(c.ctx(), state);
+      gradient_norm_join(c.ctx(), two, state);
+      gradient_norm_join(c.ctx(), one, state);
+    };
+    const auto same = [&](const StepState& a, const StepState& b) {
+      EXPECT_EQ(a.found_inf, bad >= 0);
+      EXPECT_EQ(a.first_bad_element, bad);
+      EXPECT_EQ(a.found_inf, b.found_inf);
+      EXPECT_EQ(a.first_bad_element, b.first_bad_element);
+      EXPECT_EQ(std::memcmp(&a.grad_square_sum, &b.grad_square_sum, sizeof(double)), 0);
+    };
+    same(run_on_emu(parts).state(), run_on_emu(whole).state());
+    same(run_on_plan_and_cpu({}, parts).state(), run_on_plan_and_cpu({}, whole).state());
+  }
 }
 
 // Of a norm of 1, as of the CPU: 1e-6 is 17 units of float.

@@ -71,6 +71,10 @@ TEST(Rendezvous, RefusesWhatContradicts) {
   expect_error(ErrorCode::usage, {"a number of ranks for WORLD_SIZE", "two"}, [] {
     place_of({{"RANK", "0"}, {"WORLD_SIZE", "two"}});
   });
+  for (const char* bad : {"-1", "1.5", "2 ", "", "1048577", "99999999999999999999"})
+    expect_error(ErrorCode::usage, {"a number of ranks for RANK", bad, "unset RANK"}, [&] {
+      place_of({{"RANK", bad}, {"WORLD_SIZE", "2"}});
+    });
   expect_error(ErrorCode::usage, {"a rank below WORLD_SIZE=2", "RANK=2"}, [] {
     place_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
   });

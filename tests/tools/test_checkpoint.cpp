@@ -195,6 +195,56 @@ TEST(CheckpointLatest, IsTheNewestThatIsWhole) {
   EXPECT_THROW(find_intact_checkpoint(tmp.path()), Error);
 }
 
+// A file in which no two numbers are alike is read and written as it was: no field stands for another.
+TEST(CheckpointState, EveryFieldComesBackAsItself) {
+  TempFolder tmp;
+  const std::string folder = make(tmp, 900);
+  Json j = Json::parse(R"({
+    "global_step": 900, "updates": 801, "untrained_steps": 42, "samples": 5400,
+    "elapsed_seconds": 1234.5, "window_loss": 77.25, "window_tokens": 4321, "window_steps": 31,
+    "window_pairs": 64, "start_eval_loss": 5.125, "best_eval_loss": 3.25, "best_eval_step": 640,
+    "evals_without_gain": 3, "best_saved_loss": 3.5, "best_saved_step": 620,
+    "metric_for_best_model": "eval_f1", "greater_is_better": true, "start_metric": 0.25,
+    "best_metric": 0.875, "best_saved_metric": 0.75, "evaluation_due": true,
+    "loss_scaling": {"loss_scale": 512.0, "growth_tracker": 19, "init_scale": 2048.0},
+    "hyperparameters": {"learning_rate": "0.1", "weight_decay": "0.2"},
+    "loss_watch": {"seen": 790, "lowest": 2.125, "lowest_step": 788, "norm_said": 701,
+                   "loss_said": 702, "norm_unsaid": 5, "loss_unsaid": 6, "diverged": true},
+    "pinned": {"seed": 101, "data_seed": 102, "train_tokens": 103, "train_samples": 104,
+               "data": "of data", "global_batch": 6, "max_length": 32, "packing_boundaries": true,
+               "micro_batch": 3, "head_rows": 64, "gradients": "bf16", "threads": 2,
+               "precision": "fp16", "optimizer": "of optim", "instruction_set": "of isa",
+               "recompute": "of recompute", "attention": "of attention",
+               "matmul_autotune": true, "model": "of model", "frozen": "of frozen",
+               "adapters": "of adapters", "base": "of base"}})");
+  const Json empty = Json::parse(read_file(folder + "/snug_state.json"));
+  j["snug_version"] = empty["snug_version"];
+  for (const char* key : {"kernels", "computes_on"}) j["pinned"][key] = empty["pinned"][key];
+  double number = 10'000;
+  for (const char* key : {"window_preferences", "window_rewards"})
+    for (size_t i = 0; i < empty[key].size(); ++i) j[key].push_back(number++);
+  for (const char* key : {"losses", "norms"})
+    for (size_t i = 0; i < empty["loss_watch"][key].size(); ++i)
+      j["loss_watch"][key].push_back(number++);
+  for (const char* part : {"pinned", "loss_watch"})
+    for (const auto& item : empty[part].items())
+      EXPECT_TRUE(j[part].contains(item.key()))
+          << "a field that this test has to have: " << item.key();
+  for (const auto& item : empty.items()) EXPECT_TRUE(j.contains(item.key())) << item.key();
+  spill(folder + "/snug_state.json", j.dump());
+  seal(folder, 900);
+  const Checkpoint c = read_checkpoint(folder);
+  const Json again = checkpoint_state_json(c.position, c.pinned, c.hyperparameters);
+  EXPECT_EQ(again, j) << Json::diff(j, again).dump(1);
+  // What is read is read into its own field.
+  EXPECT_EQ(c.position.best_metric, 0.875);
+  EXPECT_EQ(c.position.best_saved_metric, 0.75);
+  EXPECT_EQ(c.position.watch.norm_said, 701);
+  EXPECT_EQ(c.position.window_steps, 31);
+  EXPECT_EQ(c.position.untrained, 42);
+  EXPECT_EQ(c.pinned.data_seed, 102);
+}
+
 // Runs with loss scaling have one more object; those of others, older ones too, are read without.
 TEST(CheckpointState, LossScalingComesBackAndIsBounded) {
   TempFolder tmp;
@@ -298,6 +348,9 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
           "samples = global_step x global_batch", "9223372036854775807 a step");
   refused([&](Json& j) { j["pinned"]["max_length"] = huge; },
           "samples = global_step x global_batch", "of 9223372036854775807 tokens");
+  // Nothing overflows, and yet no run is so long.
+  refused([&](Json& j) { j["pinned"]["max_length"] = (int64_t{1} << 60) / 54 + 1; },
+          "below 2^60 tokens", "54 samples at step 9, 6 a step of 21350398233460130 tokens");
 }
 
 // Before the start had a field of its own it could be the best evaluation.

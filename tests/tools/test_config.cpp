@@ -44,9 +44,11 @@ std::string companions(std::string_view key) {
     if (key == scaling) return "precision: fp16\n";
   if (key.starts_with("sample_") && key != "sample_prompt") return "sample_prompt: x\n";
   if (key == "feedforward_modules") return "peft: ia3\n";
-  for (const char* adapter : {"use_dora", "lora_r", "lora_alpha", "lora_dropout", "target_modules",
-                              "exclude_modules", "use_rslora", "init_lora_weights", "bias",
-                              "modules_to_save", "layers_to_transform", "load_in_4bit"})
+  if (key == "d_initial" || key == "projection_prng_key") return "peft: vera\n";
+  for (const char* adapter :
+       {"use_dora", "lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",
+        "use_rslora", "init_lora_weights", "bias", "modules_to_save", "layers_to_transform",
+        "load_in_4bit", "rank_pattern", "alpha_pattern"})
     if (key == adapter) return "peft: lora\n";
   if (key.starts_with("bnb_4bit_")) return "peft: qlora\n";
   return "";

@@ -381,6 +381,13 @@ TEST(ConfigErrors, SchedulesThatAreNotOfTheRun) {
                "warmup_steps + lr_decay_steps of at most 500 steps",
                "150 + 500: warmup_ratio: 0.3 (run.yaml:4), lr_decay_steps: 1000 (run.yaml:3)",
                "lr_decay_steps=350, or a shorter warm-up");
+  // Four of seven are 0.571428: more than four places of it would be five steps.
+  expect_error(wsd + "max_steps: 7\nlr_decay_steps: 0.9\nwarmup_steps: 3",
+               "warmup_steps + lr_decay_steps of at most 7 steps",
+               "3 + 7: warmup_steps: 3 (run.yaml:4), lr_decay_steps: 0.9 (run.yaml:3)",
+               "lr_decay_steps=0.5714, or a shorter warm-up");
+  EXPECT_NO_THROW(load_config_text(wsd + "max_steps: 7\nlr_decay_steps: 0.5714\nwarmup_steps: 3",
+                                   "run.yaml", {}));
   expect_error(wsd + "max_time: 60\nwarmup_ratio: 1",
                "warmup_steps + lr_decay_steps of at most all of max_time",
                "1000 + 100 of 1000 parts: warmup_ratio: 1 (run.yaml:3), lr_decay_steps: 0.1 "

@@ -66,6 +66,21 @@ TEST(LossWatch, SpikesAreSaidOnceInFiftySteps) {
             "since the last warning)");
 }
 
+// The fiftieth step behind a warning may have the next one, of norms and of losses alike.
+TEST(LossWatch, FiftyStepsAreQuiet) {
+  for (const bool of_losses : {false, true})
+    for (const int64_t next : {149, 150}) {
+      LossWatch watch;
+      int said = 0;
+      for (int64_t step = 1; step <= 160; ++step) {
+        const bool wild = step == 100 || step == next;
+        said += !watch.look(step, wild && of_losses ? 9.0 : 3.0, wild && !of_losses ? 17.0 : 2.0)
+                     .text.empty();
+      }
+      EXPECT_EQ(said, next == 150 ? 2 : 1) << of_losses << " " << next;
+    }
+}
+
 // Just below and just above each threshold.
 TEST(LossWatch, Thresholds) {
   const auto after = [](double loss, double norm, double spread) {

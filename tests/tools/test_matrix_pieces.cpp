@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
 #include "optim/adam_mini.h"
 #include "tools/planner/matrix_pieces.h"
@@ -13,16 +14,16 @@ TEST(MatrixPieces, ScalesOfAdaptersAreNone) {
       resolve_model("", R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8, "n_embd": 16,
                             "n_head": 2, "n_layer": 1})")
           .spec;
-  const auto adapter = [](AdapterKind kind, bool input) {
+  const auto adapter = [](const char* method, bool input) {
     LinearAdapter a;
     a.pieces = {{.name = "c_proj", .rows = 16, .rank = 1}};
-    a.kind = kind;
+    a.kind = &adapter_method(method).kind({});
     a.input = input;
     return a;
   };
   for (const bool input : {false, true}) {
-    const Adapters adapters = {{"h.0.attn.c_proj", adapter(AdapterKind::lora, false)},
-                               {"h.0.mlp.c_proj", adapter(AdapterKind::ia3, input)}};
+    const Adapters adapters = {{"h.0.attn.c_proj", adapter("lora", false)},
+                               {"h.0.mlp.c_proj", adapter("ia3", input)}};
     const Model model(
         spec, parse_precision("fp32"),
         [](std::string_view name) {
@@ -30,9 +31,8 @@ TEST(MatrixPieces, ScalesOfAdaptersAreNone) {
         },
         adapters);
     const std::vector<std::vector<OptimPiece>> all = matrix_pieces(model);
-    const int a = model.params().find(adapter_a_name("h.0.attn.c_proj"));
-    const int l =
-        model.params().find(adapter_scale_name("h.0.mlp.c_proj", adapters.at("h.0.mlp.c_proj"), 0));
+    const int a = model.params().find("h.0.attn.c_proj.lora_A.weight");
+    const int l = model.params().find("h.0.mlp.c_proj.ia3_l");
     ASSERT_GE(a, 0);
     ASSERT_GE(l, 0);
     const ParamInfo& scale = model.params()[l];

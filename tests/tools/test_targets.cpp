@@ -55,6 +55,36 @@ TEST(Targets, AFileDescribesAnother) {
   EXPECT_DOUBLE_EQ(t.rates(DType::bf16).memory, 500e9 * Target::kMemoryShare);
 }
 
+// kBox by the shares that the header names: a product of 256 rows has half its rate where there is a unit
+// for products, f32 products that of tf32 only if they are asked for, and attention half of theirs.
+TEST(Targets, RatesAreSharesOfThePeaks) {
+  Target t = parse_target(kBox, "box.json");
+  const Rates r = t.rates(DType::bf16);
+  EXPECT_DOUBLE_EQ(r.fp32_matrix, 0.75 * 10e12);
+  EXPECT_DOUBLE_EQ(r.bf16_matrix, 0.75 * 40e12);
+  EXPECT_DOUBLE_EQ(r.fp32_attention, 0.375 * 10e12);
+  EXPECT_DOUBLE_EQ(r.bf16_attention, 0.375 * 40e12);
+  EXPECT_DOUBLE_EQ(r.vector, 2.5e12);
+  EXPECT_DOUBLE_EQ(r.memory, 0.85 * 500e9);
+  EXPECT_DOUBLE_EQ(r.link, 0.7 * 16e9);
+  EXPECT_EQ(r.half_rate_rows, 256);
+  EXPECT_TRUE(r.kernels_in_bf16);
+  EXPECT_FALSE(t.rates(DType::f32).kernels_in_bf16);
+  t.tf32_flops = 20e12;
+  t.fp16_flops = 30e12;
+  EXPECT_DOUBLE_EQ(t.rates(DType::f32).fp32_matrix, 0.75 * 10e12);
+  const Rates tf32 = t.rates(DType::f32, true);
+  EXPECT_DOUBLE_EQ(tf32.fp32_matrix, 0.75 * 20e12);
+  EXPECT_DOUBLE_EQ(tf32.fp32_attention, 0.375 * 10e12);
+  EXPECT_DOUBLE_EQ(t.rates(DType::f16).fp32_matrix, 0.75 * 30e12);
+  // One of two units is a unit; a device without any gives all rows its rate.
+  t.bf16_flops = 0;
+  EXPECT_EQ(t.rates(DType::f16).half_rate_rows, 256);
+  EXPECT_DOUBLE_EQ(t.rates(DType::bf16).bf16_matrix, 0.75 * 10e12);
+  t.fp16_flops = 0;
+  EXPECT_EQ(t.rates(DType::f32).half_rate_rows, 0);
+}
+
 TEST(Targets, WrongOnesAreRefused) {
   test::expect_error(ErrorCode::usage,
                      {"target as one of rtx3060", "\"rtx409\"", "did you mean rtx4090?"},

@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "optim/kahan.h"
 #include "optim/settings.h"
+#include "tools/config/adapter_keys.h"
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
@@ -317,14 +318,7 @@ void check_config(const RunConfig& c, Complaints& complaints) {
                    quote(c, {"optim", "offload_optimizer"}),
                    fmt::format("optim={}, or leave offload_optimizer out", named.text()));
 
-  only_if(c, complaints, !c.peft.empty() || !c.adapter.empty(), "peft or adapter",
-          {"lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",
-           "use_rslora", "use_dora", "init_lora_weights", "bias", "modules_to_save",
-           "layers_to_transform", "load_in_4bit"});
-  only_if(c, complaints, c.peft == "ia3", "peft: ia3", {"feedforward_modules"});
-  only_if(c, complaints, c.peft != "ia3", "peft: lora, qlora or dora",
-          {"lora_r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "init_lora_weights",
-           "bias", "layers_to_transform"});
+  check_adapter_keys(c, complaints);
   only_if(c, complaints, c.peft == "qlora" || c.load_in_4bit, "peft: qlora or load_in_4bit: true",
           {"bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"});
   only_if(c, complaints, c.precision == "fp16", "precision: fp16", {"loss_scale"});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "optim/settings.h"
+#include "tools/config/adapter_keys.h"
 #include "tools/config/key_texts.h"
 
 namespace snug {
@@ -17,7 +18,7 @@ constexpr Range kShare{.min = 0, .max = 1};
 constexpr Range kScale{.min = 0, .max = 1e30};
 constexpr Range kScaleAboveZero{.min = 1e-30, .max = 1e30};
 
-std::vector<Key> make_keys() {
+std::vector<Key> keys_of_models() {
   using C = RunConfig;
   using K = KeyKind;
   return {
@@ -91,80 +92,15 @@ std::vector<Key> make_keys() {
        .field = &C::center_rewards_coefficient,
        .doc = "of task: reward: what the square of the sum of both rewards of a pair weighs beside its loss, so that "
               "rewards lie around 0", .example = "0.01", .range = {.min = 0}},
+      // clang-format on
+  };
+}
 
-      {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
-       .doc = "what is trained beside a model that stays as it is: lora, matrices of a low rank beside those of "
-              "its linear layers; qlora, the same of all of them, over weights in 4 bits; dora, lora with use_dora; ia3, "
-              "vectors that scale keys, values and what the MLP's last layer reads; final/ and checkpoints are then PEFT "
-              "folders. null: nothing, the model itself is",
-       .example = "lora", .unset = "null", .none = "none", .choices = "lora qlora dora ia3",
-       .refused = "adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
-      {.name = "adapter", .section = "adapters", .kind = K::text, .field = &C::adapter,
-       .doc = "a PEFT folder to go on from, final/ of a run with peft or another's: its form is that of its "
-              "adapter_config.json, and model is its base; null: a new one",
-       .example = "run1/final", .unset = "null"},
-      {.name = "lora_r", .section = "adapters", .kind = K::integer, .field = &C::lora_r,
-       .doc = "the rank of the matrices", .example = "16", .range = kPositive, .aliases = "r lora_rank"},
-      {.name = "lora_alpha", .section = "adapters", .kind = K::number, .field = &C::lora_alpha,
-       .doc = "what they make is multiplied by lora_alpha / lora_r", .example = "32",
-       .range = kAboveZero},
-      {.name = "lora_dropout", .section = "adapters", .kind = K::number, .field = &C::lora_dropout,
-       .doc = "dropout of their input, one mask for all modules that read it", .example = "0.05",
-       .range = kBelowOne},
-      {.name = "target_modules", .section = "adapters", .kind = K::texts,
-       .field = &C::target_modules,
-       .doc = "the modules that have one: ends of their paths, all-linear (all but the head), or one regular "
-              "expression for whole paths; null: those of queries and values, as PEFT has it; of "
-              "ia3 those of keys and values, and the projection behind the MLP",
-       .example = "[q_proj, k_proj, v_proj, o_proj]", .unset = "null",
-       .aliases = "lora_target_modules lora_target"},
-      {.name = "exclude_modules", .section = "adapters", .kind = K::texts,
-       .field = &C::exclude_modules, .doc = "modules that have none nevertheless, named likewise",
-       .example = "down_proj", .unset = "null"},
-      {.name = "use_rslora", .section = "adapters", .kind = K::flag, .field = &C::use_rslora,
-       .doc = "multiply by lora_alpha / sqrt(lora_r) instead", .example = "true"},
-      {.name = "use_dora", .section = "adapters", .kind = K::flag, .field = &C::use_dora,
-       .doc = "the magnitude of each row of the weights is learned beside their direction (DoRA); over weights in 4 "
-              "bits too", .example = "true"},
-      {.name = "feedforward_modules", .section = "adapters", .kind = K::texts,
-       .field = &C::feedforward_modules,
-       .doc = "of peft: ia3, the target_modules that scale what they read, named likewise; null: without target_modules "
-              "the projection behind the MLP, else none",
-       .example = "[down_proj]", .unset = "null"},
-      {.name = "init_lora_weights", .section = "adapters", .kind = K::choice,
-       .field = &C::init_lora_weights,
-       .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "
-              "of deviation 1 / lora_r",
-       .example = "gaussian", .choices = "true gaussian",
-       .refused = "false pissa olora loftq eva corda orthogonal lora_ga"},
-      {.name = "bias", .section = "adapters", .kind = K::choice, .field = &C::bias,
-       .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",
-       .example = "lora_only", .choices = "none all lora_only", .refused = "true false",
-       .refused_why = "no choice of adapters",
-       .refused_advice = "bias=none; for a GPT-2 without biases model.bias=false"},
-      {.name = "modules_to_save", .section = "adapters", .kind = K::texts,
-       .field = &C::modules_to_save,
-       .doc = "modules that are trained and saved whole, named by the ends of their paths; the layer that gives a "
-              "classifier's labels always is", .example = "[lm_head]", .unset = "null"},
-      {.name = "layers_to_transform", .section = "adapters", .kind = K::texts,
-       .field = &C::layers_to_transform,
-       .doc = "numbers or ranges of the layers that have adapters; null: all", .example = "[0-3, 7]",
-       .unset = "null"},
-      {.name = "load_in_4bit", .section = "adapters", .kind = K::flag, .field = &C::load_in_4bit,
-       .doc = "the frozen linear weights of the blocks rest in 4 bits; peft: qlora says it too", .example = "true"},
-      {.name = "bnb_4bit_quant_type", .section = "adapters", .kind = K::choice,
-       .field = &C::bnb_4bit_quant_type,
-       .doc = "their codes; auto: nf4 of peft: qlora, else fp4, as bitsandbytes", .example = "nf4",
-       .choices = "auto nf4 fp4"},
-      {.name = "bnb_4bit_use_double_quant", .section = "adapters", .kind = K::choice,
-       .field = &C::bnb_4bit_use_double_quant,
-       .doc = "whether the scales of their blocks of 64 are codes too, 0.516 bytes a weight in place of 0.5625; auto: "
-              "those of peft: qlora are", .example = "true", .choices = "auto true false"},
-      {.name = "bnb_4bit_compute_dtype", .section = "adapters", .kind = K::choice,
-       .field = &C::bnb_4bit_compute_dtype,
-       .doc = "the other name of precision for such a run; auto: bfloat16 of peft: qlora, unless precision is set",
-       .example = "bfloat16", .choices = "auto float32 bfloat16 float16"},
-
+std::vector<Key> other_keys() {
+  using C = RunConfig;
+  using K = KeyKind;
+  std::vector<Key> keys = {
+      // clang-format off
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...} or {\"input_ids\": [...]}, "
               ".csv, .tsv, each also as .gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "
@@ -305,25 +241,6 @@ std::vector<Key> make_keys() {
               "the CPU only with host_memory), none, inputs (of the blocks), attention, mlp, block (inputs "
               "and all that is not recomputed), names and layers as in recompute",
        .example = "inputs", .aliases = "activation_offloading enable_activation_offloading"},
-      {.name = "offload_optimizer", .section = "machine", .kind = K::choice,
-       .field = &C::offload_optimizer,
-       .doc = "where the optimizer's state rests, and the master weights of a 16-bit model: none (on the "
-              "device), cpu (in the host's memory, and an update passes them through the device in "
-              "windows) or auto, as in offload; the numbers stay the same bit for bit",
-       .example = "cpu", .choices = "auto none cpu"},
-      {.name = "offload_params", .section = "machine", .kind = K::choice,
-       .field = &C::offload_params,
-       .doc = "where the weights of the layers rest: none (on the device), cpu (in the host's memory with "
-              "the optimizer's state, and a layer is brought before its forward and before its backward, one "
-              "ahead of its use) or auto, as in offload; the numbers stay the same bit for bit",
-       .example = "cpu", .aliases = "offload_param", .choices = "auto none cpu"},
-      {.name = "offload_gradients", .section = "machine", .kind = K::choice,
-       .field = &C::offload_gradients,
-       .doc = "where the gradients of the layers rest: none (on the device), cpu (in the host's memory: a "
-              "layer's leave while backward is at the one below, come back to be added to where a step has "
-              "several micro-steps, and once more for the norm and for the update) or auto, as in offload; "
-              "the numbers stay the same bit for bit",
-       .example = "cpu", .aliases = "offload_gradient", .choices = "auto none cpu"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},
@@ -573,12 +490,22 @@ std::vector<Key> make_keys() {
        .unset = "auto", .range = kNonNegative},
       // clang-format on
   };
+  const auto offload =
+      std::find_if(keys.begin(), keys.end(), [](const Key& key) { return key.name == "offload"; });
+  const std::vector<Key> more = host_keys();
+  keys.insert(offload + 1, more.begin(), more.end());
+  return keys;
 }
 
 }  // namespace
 
 const std::vector<Key>& config_keys() {
-  static const std::vector<Key> keys = make_keys();
+  static const std::vector<Key> keys = [] {
+    std::vector<Key> all = keys_of_models();
+    for (const auto& more : {adapter_keys(), other_keys()})
+      all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return keys;
 }
 

@@ -30,6 +30,7 @@ enum class KeyKind {
   permissions,  // a list of names
   reports,      // the same, of report_to
   groups,       // a list of maps, of param_groups
+  patterns,     // a map of regular expressions to numbers (patterns.h)
   kwargs        // a map whose entries are other keys
 };
 
@@ -66,6 +67,7 @@ struct Key {
 
 // All keys in the order of the documentation; sections are contiguous.
 const std::vector<Key>& config_keys();
+std::vector<Key> host_keys();  // of them those of host_keys.cpp
 // What nanoGPT's and llm.c's options are called here, as advice; "" for other names.
 std::string_view word_here(std::string_view name);
 // By name or alias; null if unknown.

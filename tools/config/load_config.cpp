@@ -18,7 +18,6 @@
 namespace snug {
 namespace {
 
-constexpr const char* kCommandLine = "command line";
 constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 
 // One key as it was given.

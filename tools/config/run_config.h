@@ -13,6 +13,9 @@
 
 namespace snug {
 
+// RunConfig::where() of what was written there.
+inline constexpr const char* kCommandLine = "command line";
+
 struct RunConfig {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
   // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two
@@ -35,14 +38,17 @@ struct RunConfig {
   bool precompute_ref_log_probs = false;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
-  std::string peft;     // lora | qlora | dora | ia3; empty: none
+  std::string peft;     // a word of layers/adapters/kinds.h; empty: none
   std::string adapter;  // a PEFT folder to go on from
-  int64_t lora_r = 8;
+  int64_t lora_r = 0;   // 0: auto, PEFT's
   double lora_alpha = 8;
   double lora_dropout = 0;
   std::vector<std::string> target_modules, exclude_modules, feedforward_modules;
+  std::string rank_pattern, alpha_pattern;  // maps as flow YAML (patterns.h); empty: none
   bool use_rslora = false;
   bool use_dora = false;
+  double d_initial = 0.1;
+  int64_t projection_prng_key = 0;
   std::string init_lora_weights = "true";  // true | gaussian
   std::string bias = "none";               // none | all | lora_only
   std::vector<std::string> modules_to_save;
@@ -92,6 +98,7 @@ struct RunConfig {
   std::string offload_optimizer = "auto";  // auto | none | cpu
   std::string offload_params = "auto";     // the same
   std::string offload_gradients = "auto";  // the same
+  std::string offload_update = "auto";     // auto | gpu | cpu
   int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built

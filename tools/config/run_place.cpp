@@ -16,8 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kCommandLine = "command line";
-
 // Absolute, without a slash at the end; links only followed if `real`.
 fs::path whole_path(const std::string& path, bool real) {
   std::error_code error;

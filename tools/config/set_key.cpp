@@ -6,11 +6,13 @@
 #include "engine/core/error.h"
 #include "engine/core/precision.h"
 #include "engine/core/suggest.h"
+#include "layers/adapters/first_weights.h"
 #include "optim/settings.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
 #include "tools/config/model_json.h"
 #include "tools/config/param_groups.h"
+#include "tools/config/patterns.h"
 
 namespace snug {
 namespace {
@@ -213,6 +215,11 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
         config.optim = node.text;
         return;
       }
+      if (key.name == "init_lora_weights" && node.kind == ConfigNode::Kind::scalar &&
+          pissa_rounds(node.text) > 0) {
+        config.init_lora_weights = node.text;
+        return;
+      }
       const bool own = key.refused_reason != nullptr && node.kind == ConfigNode::Kind::scalar;
       const std::string_view why = own ? key.refused_reason(node.text) : key.refused_why;
       const bool instead = key.refused_instead != nullptr && own;
@@ -245,6 +252,10 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       return set_reports(config, key, node);
     case KeyKind::groups:
       config.*std::get<std::string RunConfig::*>(key.field) = groups_text(parse_groups(node));
+      return;
+    case KeyKind::patterns:
+      config.*std::get<std::string RunConfig::*>(key.field) =
+          patterns_text(parse_patterns(key, node));
       return;
     case KeyKind::kwargs:
       break;  // spread over other keys by the loader

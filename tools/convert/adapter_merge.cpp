@@ -4,23 +4,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/core/error.h"
+#include "engine/core/openmp.h"
 #include "engine/io/files.h"
 #include "engine/io/safetensors_pieces.h"
+#include "layers/adapters/kinds.h"
+#include "layers/models/adapted_base.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/weights.h"
 
 namespace snug {
 namespace {
 
-// Rows and columns exchanged, or not.
-std::vector<float> values_of(const SafeTensor& t, bool exchange) {
-  std::vector<float> values(static_cast<size_t>(t.elements())), out;
+std::vector<float> values_of(const SafeTensor& t) {
+  std::vector<float> values(static_cast<size_t>(t.elements()));
   convert(t.dtype, t.data, t.elements(), values.data());
-  if (!exchange) return values;
-  const int64_t rows = t.shape[0], columns = t.shape[1];
-  out.resize(values.size());
+  return values;
+}
+
+// (rows, columns) to (columns, rows).
+std::vector<float> exchanged(const std::vector<float>& values, int64_t columns) {
+  const int64_t rows = static_cast<int64_t>(values.size()) / columns;
+  std::vector<float> out(values.size());
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j)
       out[static_cast<size_t>(j * rows + i)] = values[static_cast<size_t>(i * columns + j)];
@@ -32,7 +39,8 @@ std::vector<float> values_of(const SafeTensor& t, bool exchange) {
 AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
                            const std::string& base, std::vector<std::string>* notes) {
   const PeftModel peft = resolve_peft(spec, read_adapter_config(folder, notes));
-  const Model model(spec, parse_precision("fp32"), peft.frozen, peft.adapters);
+  model_ = std::make_unique<Model>(spec, parse_precision("fp32"), peft.frozen, peft.adapters);
+  const Model& model = *model_;
   const std::string path = folder + "/" + kAdapterWeights;
   if (!safetensors_there(path))
     fail(ErrorCode::usage, fmt::format("an adapter with {}", kAdapterWeights), folder,
@@ -48,24 +56,34 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
       if (!is_adapter_name(p.name.view())) whole_[{p.name.str(), k}] = &tensor;
     }
   }
-  const auto tensor_of = [&](const std::string& name, size_t piece) {
-    const int param = model.params().find(name);
-    return &adapter_tensor(*file_, model.params()[param], saved_pieces(model, param)[piece]);
-  };
+  for (const AdapterKind* kind : kinds_of(model.adapters())) {
+    const std::vector<AdaptedLayer> layers = layers_of(model.adapters(), *kind);
+    const std::vector<std::vector<float>> values = kind->shared_values(layers);
+    const std::vector<AdapterParam> params = kind->shared(layers);
+    for (size_t i = 0; i < params.size(); ++i) shared_[params[i].name] = values[i];
+  }
   for (const auto& [layer, adapter] : model.adapters())
     for (size_t k = 0; k < adapter.pieces.size(); ++k) {
-      Delta d{nullptr, nullptr, adapter.pieces[k].scale, nullptr, adapter.of_input()};
-      if (adapter.kind != AdapterKind::lora)
-        d.magnitude = tensor_of(adapter_scale_name(layer, adapter, k), 0);
-      if (adapter.kind != AdapterKind::ia3) {
-        d.a = tensor_of(adapter_a_name(layer), k);
-        d.b = tensor_of(adapter_b_name(layer, adapter, k), 0);
-      }
       const size_t piece = adapter.pieces[k].piece;
-      deltas_[{layer + ".weight", piece}] = d;
-      if (adapter.kind == AdapterKind::ia3 && !d.by_columns) deltas_[{layer + ".bias", piece}] = d;
-      ++merged_;
+      of_table_ = of_table_ || adapter.table;
+      took_away_ = took_away_ || (adapter.first_way && adapter.first_way->residual);
+      sources_[{layer + ".weight", piece}] = {layer, k};
+      sources_[{layer + ".bias", piece}] = {layer, k};
+      ++modules_;
     }
+}
+
+// Of module k of a layer's adapter, by the end of its name.
+const SafeTensor& AdapterMerge::tensor(const AdaptedLayer& layer, size_t k, const char* end) const {
+  for (const AdapterParam& param : layer.adapter->kind->params(layer)) {
+    if (std::string_view(param.end) != end ||
+        (param.piece >= 0 && param.piece != static_cast<int>(k)))
+      continue;
+    const int index = model_->params().find(param.name);
+    return adapter_tensor(*file_, model_->params()[index],
+                          saved_pieces(*model_, index)[param.piece < 0 ? k : 0]);
+  }
+  fail(ErrorCode::internal, "a tensor of an adapter", end, "report this");
 }
 
 const SafeTensor* AdapterMerge::whole(const std::string& param, size_t piece) const {
@@ -73,29 +91,52 @@ const SafeTensor* AdapterMerge::whole(const std::string& param, size_t piece) co
   return found == whole_.end() ? nullptr : found->second;
 }
 
-bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed, int64_t width) {
-  const auto found = deltas_.find({param, piece});
-  if (found == deltas_.end()) return false;
-  const Delta& d = found->second;
+bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed, int64_t width,
+                         const SafeTensor& plain) {
+  const auto found = sources_.find({param, piece});
+  if (found == sources_.end()) return false;
+  const auto& [layer_name, k] = found->second;
+  const AdaptedLayer layer = adapted_layer_of(*model_, layer_name);
+  module_ = layer.adapter->kind->merged(layer, k, [&](const char* end) {
+    if (is_shared_adapter_name(end)) return shared_.at(end);
+    return values_of(tensor(layer, k, end));
+  });
   width_ = width;
   transposed_ = transposed;
-  by_columns_ = d.by_columns;
-  magnitude_ = d.b ? d.magnitude : nullptr;
-  left_.clear();
-  factors_.clear();
-  if (!d.b) {
-    if (param.ends_with(".bias")) width_ = 1;
-    factors_ = values_of(*d.magnitude, false);
+  scaled_ = !measures();
+  if (param.ends_with(".bias")) {
+    if (!module_.bias) return false;
+    width_ = 1;
+    module_.left.clear();
     return true;
   }
+  if (layer.adapter->first_way && layer.adapter->first_way->residual)
+    give_back(layer, k, weight_of(plain, transposed));
+  squares_.assign(module_.magnitude.size(), 0.0);
   // (out,in) in the file: rows of B times A. (in,out): columns of A times those of B.
-  left_ = values_of(transposed ? *d.a : *d.b, transposed);
-  right_ = values_of(transposed ? *d.b : *d.a, transposed);
-  rank_ = d.a->shape[0];
-  scale_ = d.scale;
+  if (transposed && !module_.left.empty()) {
+    std::vector<float> left = exchanged(module_.right, layer.in);
+    module_.right = exchanged(module_.left, module_.rank);
+    module_.left = std::move(left);
+  }
   row_.assign(static_cast<size_t>(width), 0.0f);
-  squares_.assign(static_cast<size_t>(d.b->shape[0]), 0.0);
   return true;
+}
+
+// W + s B A less what was taken away of it: s B0 A0, which are more ranks.
+void AdapterMerge::give_back(const AdaptedLayer& layer, size_t k, std::vector<float> weight) {
+  const FirstFactors f =
+      first_factors(*layer.adapter, k, weight, layer.in, nullptr, omp_get_max_threads());
+  const int64_t r = module_.rank, out = static_cast<int64_t>(f.b.size()) / r;
+  std::vector<float> left(f.b.size() * 2);
+  for (int64_t i = 0; i < out; ++i)
+    for (int64_t j = 0; j < r; ++j) {
+      left[static_cast<size_t>(i * 2 * r + j)] = module_.left[static_cast<size_t>(i * r + j)];
+      left[static_cast<size_t>((i * 2 + 1) * r + j)] = -f.b[static_cast<size_t>(i * r + j)];
+    }
+  module_.left = std::move(left);
+  module_.right.insert(module_.right.end(), f.a.begin(), f.a.end());
+  module_.rank = 2 * r;
 }
 
 template <class F>
@@ -114,30 +155,36 @@ void AdapterMerge::measure(int64_t first, int64_t count, float* values) {
 }
 
 void AdapterMerge::apply(int64_t first, int64_t count, float* values) {
-  if (!left_.empty()) add(first, count, values);
-  if (measures() && factors_.empty()) {
-    factors_ = values_of(*magnitude_, false);
-    for (size_t j = 0; j < factors_.size(); ++j)
-      factors_[j] =
+  add(first, count, values);
+  if (!scaled_) {
+    std::vector<float>& factors = module_.rows;
+    factors = module_.magnitude;
+    for (size_t j = 0; j < factors.size(); ++j)
+      factors[j] =
           squares_[j] > 0
-              ? static_cast<float>(static_cast<double>(factors_[j]) / std::sqrt(squares_[j]))
+              ? static_cast<float>(static_cast<double>(factors[j]) / std::sqrt(squares_[j]))
               : 1.0f;
+    scaled_ = true;
   }
-  if (factors_.empty()) return;
-  each(first, count, by_columns_, [&](size_t k, int64_t i) { values[i] *= factors_[k]; });
+  if (!module_.rows.empty())
+    each(first, count, false, [&](size_t k, int64_t i) { values[i] *= module_.rows[k]; });
+  if (!module_.columns.empty())
+    each(first, count, true, [&](size_t k, int64_t i) { values[i] *= module_.columns[k]; });
 }
 
 void AdapterMerge::add(int64_t first, int64_t count, float* values) {
+  if (module_.left.empty()) return;
   for (int64_t at = first; at < first + count;) {
     const int64_t row = at / width_, from = at % width_;
     const int64_t n = std::min(width_ - from, first + count - at);
     std::fill_n(row_.begin(), n, 0.0f);
-    for (int64_t k = 0; k < rank_; ++k) {
-      const float factor = left_[static_cast<size_t>(row * rank_ + k)];
-      const float* const right = right_.data() + k * width_ + from;
+    for (int64_t k = 0; k < module_.rank; ++k) {
+      const float factor = module_.left[static_cast<size_t>(row * module_.rank + k)];
+      const float* const right = module_.right.data() + k * width_ + from;
       for (int64_t j = 0; j < n; ++j) row_[static_cast<size_t>(j)] += factor * right[j];
     }
-    for (int64_t j = 0; j < n; ++j) values[at - first + j] += scale_ * row_[static_cast<size_t>(j)];
+    for (int64_t j = 0; j < n; ++j)
+      values[at - first + j] += module_.scale * row_[static_cast<size_t>(j)];
     at += n;
   }
 }

@@ -264,11 +264,23 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   std::optional<AdapterMerge> merge;
   if (!adapter.empty())
     merge.emplace(adapter, source.spec, weights_fingerprint(folder), &report.notes);
+  if (merge && merge->of_table() && source.spec.tied)
+    fail(
+        ErrorCode::unsupported,
+        fmt::format("a head of its own to merge {} into, which is of the table of tokens", adapter),
+        fmt::format("{}, whose head is tied to that table", folder),
+        fmt::format("--model {} --adapter {} of snug eval, generate or predict, unmerged", folder,
+                    adapter));
   std::optional<DecodedBase> decoded;
   if (merge) {
     const std::string form = base_form == "auto" ? trained_base_form(adapter) : base_form;
     if (PeftConfig config; (set_base_form(config, form, "--base-form"), !config.codec.empty()))
       decoded.emplace(source.spec, form);
+    if (decoded && merge->took_away())
+      fail(ErrorCode::unsupported,
+           fmt::format("the base as it is to merge {} into, which began as parts of its weights",
+                       adapter),
+           fmt::format("a base that rests as {}", form), "--base-form full");
   }
   const Model model(source.spec, parse_precision("fp32"));
   const SafetensorsFolder files = open_weights(model, folder);
@@ -320,7 +332,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
       const ParamInfo& p = model.params()[parts[i].param];
       const bool adds = merge && merge->begin(p.name.str(), parts[i].piece,
                                               p.transposed_in_file && p.shape.rank() == 2,
-                                              tensors[i]->shape.back());
+                                              tensors[i]->shape.back(), *tensors[i]);
       std::vector<float> values;
       if (decoded && decoded->codes(p) && merge->whole(p.name.str(), 0) == nullptr)
         values =

@@ -89,7 +89,7 @@ class BlockRecorder {
     return option;
   }
 
-  // Two layers run the same way, in the order of Model::train_step.
+  // Two layers run the same way, in the order of Model::backward.
   StackOption record_pair(const std::vector<SlotPolicy>& policies) {
     static const Name kX("x"), kGradient("dresidual");
     const Dims dims{d_.micro_batch, d_.T, d_.rows_per_window};

@@ -40,6 +40,8 @@ std::string spent_on(const Decisions& from, const Decisions& to) {
   if (from.offload_optimizer != to.offload_optimizer)
     add(to.offload_optimizer ? "the optimizer's state with the host"
                              : "nothing of it with the host");
+  if (from.update_on_host != to.update_on_host)
+    add(to.update_on_host ? "updates by the host" : "updates by the device");
   if (from.offload != to.offload)
     add(fmt::format("offload {} instead of {}", to.offload, from.offload));
   if (from.packed_weights != to.packed_weights) add("another choice of packed weights");

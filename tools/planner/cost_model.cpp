@@ -95,6 +95,7 @@ CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocesso
 double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (op.stream != kCompute)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);
+  if (op.on_host && host_) return host_->seconds(op, rows);
   if (rates_.rank_link > 0)
     if (const int64_t bytes = received_bytes(op, rates_.ranks); bytes >= 0)
       return rates_.op + static_cast<double>(bytes) / rates_.rank_link +

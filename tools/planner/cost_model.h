@@ -8,6 +8,7 @@
 // measured, careful ones for the instruction set; the plan says which.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "tools/planner/op_rates.h"
@@ -64,12 +65,16 @@ class CostModel {
   // "calibrated on this machine", "uncalibrated: assumed rates of avx512", "described: rtx4090".
   const std::string& text() const { return text_; }
   const Rates& rates() const { return rates_; }
+  // What the host beside the device takes for its own ops; null: not known, and as the device.
+  const CostModel* host() const { return host_.get(); }
+  void set_host(const CostModel& host) { host_ = std::make_shared<const CostModel>(host); }
 
  private:
   Source source_ = Source::uncalibrated;
   std::string text_;
   Rates rates_;
   OpRates ops_;
+  std::shared_ptr<const CostModel> host_;
 };
 
 }  // namespace snug

@@ -11,6 +11,7 @@
 #include "engine/io/text_reader.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/residence.h"
 
 namespace snug {
 namespace {
@@ -28,13 +29,15 @@ std::string beside_recompute(const LadderRung& r) {
   std::string text;
   if (r.packed_weights != "none") text += ", weights packed";
   if (r.offload != "none") text += ", offload " + r.offload;
-  if (r.offload_params)
+  const Decisions& d = r.rests;
+  if (d.offload_params)
     text += fmt::format(", weights{} optimizer with the host",
-                        r.offload_gradients ? ", gradients and" : " and");
-  else if (r.offload_gradients)
-    text += fmt::format(", gradients{} with the host", r.offload_optimizer ? " and optimizer" : "");
-  else if (r.offload_optimizer)
+                        d.offload_gradients ? ", gradients and" : " and");
+  else if (d.offload_gradients)
+    text += fmt::format(", gradients{} with the host", d.offload_optimizer ? " and optimizer" : "");
+  else if (d.offload_optimizer)
     text += ", optimizer with the host";
+  if (d.update_on_host) text += ", which updates";
   return text;
 }
 
@@ -75,9 +78,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
     rung.recompute = plan.decisions.recompute;
     rung.offload = plan.decisions.offload;
     rung.packed_weights = to_string(plan.decisions.packed_weights);
-    rung.offload_optimizer = plan.decisions.offload_optimizer;
-    rung.offload_params = plan.decisions.offload_params;
-    rung.offload_gradients = plan.decisions.offload_gradients;
+    rung.rests = plan.decisions;
     rung.host_bytes = plan.host_bytes;
     rung.tokens_per_second = plan.tokens_per_second();
     rung.sentence = plan_sentence(plan);
@@ -102,10 +103,7 @@ Ladder staircase(const Ladder& ladder) {
     if (!rung.fits || rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
         rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
         rung.recompute != last.recompute || rung.offload != last.offload ||
-        rung.packed_weights != last.packed_weights ||
-        rung.offload_optimizer != last.offload_optimizer ||
-        rung.offload_params != last.offload_params ||
-        rung.offload_gradients != last.offload_gradients)
+        rung.packed_weights != last.packed_weights || !same_residence(rung.rests, last.rests))
       merged.rungs.push_back(rung);
     else
       ++merged.left_out;
@@ -204,7 +202,7 @@ std::string ladder_text(const Ladder& ladder) {
 
 nlohmann::json ladder_json(const Ladder& ladder) {
   nlohmann::json list = nlohmann::json::array();
-  for (const LadderRung& r : ladder.rungs)
+  for (const LadderRung& r : ladder.rungs) {
     list.push_back(
         {{"budget_bytes", r.budget},
          {"fits", r.fits},
@@ -215,15 +213,14 @@ nlohmann::json ladder_json(const Ladder& ladder) {
          {"recompute", r.recompute},
          {"packed_weights", r.packed_weights},
          {"offload", r.offload},
-         {"offload_optimizer", r.offload_optimizer ? "cpu" : "none"},
-         {"offload_params", r.offload_params ? "cpu" : "none"},
-         {"offload_gradients", r.offload_gradients ? "cpu" : "none"},
          {"host_bytes", r.host_bytes},
          {"predicted_tokens_per_second",
           r.tokens_per_second > 0 ? nlohmann::json(r.tokens_per_second) : nlohmann::json(nullptr)},
          {"minimum_bytes", ladder.minimum_bytes},
          {"prediction", ladder.cost},
          {"sentence", r.sentence}});
+    add_residence(list.back(), r.rests);
+  }
   return list;
 }
 

@@ -26,7 +26,7 @@ struct LadderRung {
   int64_t micro_batch = 0, head_rows = 0;
   std::string recompute, offload;
   std::string packed_weights = "none";
-  bool offload_optimizer = false, offload_params = false, offload_gradients = false;
+  Decisions rests;  // of them what residence_keys() names
   int64_t host_bytes = 0;
   double tokens_per_second = 0;  // predicted; 0: no training
   std::string sentence;          // plan_sentence()

@@ -1,7 +1,8 @@
 #include "tools/planner/matrix_pieces.h"
 
 #include "engine/core/error.h"
-#include "layers/parts/adapter.h"
+#include "layers/adapters/kinds.h"
+#include "layers/models/peft.h"
 #include "optim/settings.h"
 
 namespace snug {
@@ -14,10 +15,11 @@ std::vector<OptimPiece> pieces_of_weight(const ParamInfo& p, const Model& model)
   if (name.ends_with(".attn.c_attn.weight") && p.rows == queries + 2 * keys)
     return {{queries, s.D}, {keys, s.D}, {keys}};
   if (s.gated_mlp && name.ends_with(".mlp.c_fc.weight") && p.rows == 2 * s.F) return {{s.F}, {s.F}};
-  for (const auto& [layer, adapter] : model.adapters()) {
-    if (name != adapter_a_name(layer)) continue;
+  if (is_adapter_name(name)) {
+    const PlacedParam placed = adapter_param_of(model, p.name.str());
+    if (placed.param.piece >= 0) return {{p.rows}};
     std::vector<OptimPiece> modules;
-    for (const AdapterPiece& piece : adapter.pieces) modules.push_back({piece.rank});
+    for (const AdapterPiece& piece : placed.layer.adapter->pieces) modules.push_back({piece.rank});
     return modules;
   }
   return {{p.rows}};
@@ -25,10 +27,7 @@ std::vector<OptimPiece> pieces_of_weight(const ParamInfo& p, const Model& model)
 
 // A scale of each row, or of each column, of two extents as files have it, and no matrix.
 bool is_scale(const ParamInfo& p, const Model& model) {
-  for (const auto& [layer, adapter] : model.adapters())
-    for (size_t k = 0; k < adapter.pieces.size() && adapter.kind == AdapterKind::ia3; ++k)
-      if (p.name.view() == adapter_scale_name(layer, adapter, k)) return true;
-  return false;
+  return is_adapter_name(p.name.view()) && !adapter_param_of(model, p.name.str()).param.matrix;
 }
 
 }  // namespace

@@ -48,6 +48,10 @@ std::string open_host(PlanRequest& r, std::initializer_list<HostKey> closed) {
       r.*key.value = "none";
       text += fmt::format(" {}=none", key.name);
     }
+  if (r.offload_update == "auto" && !r.use_host) {
+    r.offload_update = "gpu";
+    text += " offload_update=gpu";
+  }
   r.use_host = true;
   r.host_budget = 0;
   return text + " host_memory={}";
@@ -191,7 +195,14 @@ const Row kRows[] = {
      },
      Effect::none, true},
     {[](PlanRequest& r) -> std::string {
-       if (r.offload_optimizer != "cpu") return "";
+       if (r.offload_update != "cpu") return "";
+       r.offload_update = "gpu";
+       r.offload_optimizer = r.offload_gradients = "cpu";
+       return "offload_update=gpu offload_optimizer=cpu offload_gradients=cpu";
+     },
+     Effect::none, true},
+    {[](PlanRequest& r) -> std::string {
+       if (r.offload_optimizer != "cpu" || r.offload_update == "cpu") return "";
        r.offload_optimizer = "none";
        return "offload_optimizer=none";
      },
@@ -203,7 +214,7 @@ const Row kRows[] = {
      },
      Effect::none, true},
     {[](PlanRequest& r) -> std::string {
-       if (r.offload_gradients != "cpu") return "";
+       if (r.offload_gradients != "cpu" || r.offload_update == "cpu") return "";
        r.offload_gradients = "none";
        return "offload_gradients=none";
      },

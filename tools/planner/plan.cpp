@@ -19,6 +19,7 @@
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/residence.h"
 #include "tools/planner/save_ring_size.h"
 #include "tools/planner/state_bytes.h"
 
@@ -69,6 +70,8 @@ void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budg
   plan.categories = plan.schedule.at_peak(&plan.padding);
   plan.categories[static_cast<size_t>(Category::offload)] = plan.host_bytes;
   plan.step_seconds = search.step_seconds(plan.schedule, plan.decisions);
+  if (const int update = plan.schedule.find("update"); update >= 0)
+    plan.host_update = host_update(plan.schedule.at(update), search.cost());
   plan.fits = (budget == 0 || plan.engine_bytes + plan.runtime_bytes <= budget) && host_fits(plan);
 }
 
@@ -427,17 +430,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
           fmt::format(", packed weights {}", to_string(more.decisions.packed_weights));
     if (more.decisions.offload != "none")
       plan.more_decisions += fmt::format(", offload {}", layers_in_brief(more.decisions.offload));
-    if (more.decisions.offload_params != plan.decisions.offload_params)
-      plan.more_decisions += more.decisions.offload_params ? ", the layers' weights with the host"
-                                                           : ", the layers' weights on the device";
-    if (more.decisions.offload_gradients != plan.decisions.offload_gradients)
-      plan.more_decisions += more.decisions.offload_gradients
-                                 ? ", the layers' gradients with the host"
-                                 : ", the layers' gradients on the device";
-    if (more.decisions.offload_optimizer != plan.decisions.offload_optimizer)
-      plan.more_decisions += more.decisions.offload_optimizer
-                                 ? ", the optimizer's state with the host"
-                                 : ", the optimizer's state on the device";
+    plan.more_decisions += residence_changes(plan.decisions, more.decisions);
   }
   plan.seconds = monotonic_seconds() - started;
   return plan;

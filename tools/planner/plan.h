@@ -18,6 +18,13 @@ namespace snug {
 // -> value, as text.
 using PlanFacts = std::map<std::string, std::string>;
 
+// What the host takes for the update of a step, where it updates; no bytes: it does not.
+struct HostUpdate {
+  double seconds = 0;
+  int64_t bytes = 0;  // that it reads and writes
+  std::string cost;   // what the prediction rests on
+};
+
 // The plan that is to come out again (plan_file.h); its decisions are fixed in the request.
 struct FollowedPlan {
   std::string path, hash, attention;
@@ -63,6 +70,7 @@ struct PlanRequest {
   std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
   std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
   std::string offload_gradients = "none";  // the same; cpu goes with updates behind backward
+  std::string offload_update = "gpu";      // or cpu, of gradients and states that are there
   // settings.graphs was asked for: nothing is planned that rules graphs out.
   bool graphs_required = false;
   // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
@@ -159,6 +167,7 @@ struct Plan {
   // Of several ranks, a step's collectives: bytes that each reads from others, and predicted seconds.
   int64_t collective_bytes = 0;
   double collective_seconds = 0;
+  HostUpdate host_update;
   std::string cost;          // what the prediction rests on
   std::string optimality;    // of the layers' choice, in words
   double bound_seconds = 0;  // of a step: proved that no plan that was looked for is faster

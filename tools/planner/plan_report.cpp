@@ -12,6 +12,7 @@
 #include "tools/planner/plan.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/rank_words.h"
+#include "tools/planner/residence.h"
 #include "tools/planner/stack_plans.h"
 
 namespace snug {
@@ -79,9 +80,6 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"update", d.update_in_backward ? kUpdateInBackward : kUpdateBehind},
                       {"recompute", d.recompute},
                       {"offload", d.offload},
-                      {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
-                      {"offload_params", d.offload_params ? "cpu" : "none"},
-                      {"offload_gradients", d.offload_gradients ? "cpu" : "none"},
                       {"packed_weights", to_string(d.packed_weights)},
                       {"packing_boundaries", d.packing_boundaries},
                       {"rows_per_window", d.rows_per_window},
@@ -94,6 +92,7 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"instruction_set", plan_instruction_set()},
                       {"attention", plan.attention},
                       {"kernels", choices_json(plan.kernels)}};
+  add_residence(j, d);
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
   if (d.pairs.any()) j["pairs_per_window"] = d.pairs.per_window;
   if (d.pairs.cached) j["precompute_ref_log_probs"] = true;
@@ -247,7 +246,7 @@ std::string plan_sentence(const Plan& plan) {
                                : fmt::format(", recomputing {}", layers_in_brief(d.recompute));
     if (d.offload != "none") s += fmt::format(", offloading {}", layers_in_brief(d.offload));
     if (const std::string rests = rests_with_host(d); !rests.empty())
-      s += ", " + rests + " with the host";
+      s += ", " + rests + " with the host" + (d.update_on_host ? ", which updates them" : "");
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
@@ -365,6 +364,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"graphs", plan.graphs},
       {"target", plan.target.empty() ? nlohmann::json(nullptr) : nlohmann::json(plan.target)},
       {"residence", residence_json(plan)},
+      {"host_update", host_update_json(plan.host_update)},
       {"offers", offers_json(plan)},
       {"solver",
        {{"result", plan.optimality},
@@ -464,6 +464,7 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format("\n  predicted: {} a step, {:.{}f} tokens/s ({})",
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
                        plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
+  if (plan.host_update.bytes > 0) out += "\n  " + host_update_text(plan.host_update);
   out += rank_text(plan);
   if (plan.empty_share() >= 0)
     out += fmt::format(
@@ -524,15 +525,6 @@ std::string plan_text(const Plan& plan) {
 
 namespace {
 
-std::string offloaded_keys(const Plan& plan) {
-  const Decisions& d = plan.decisions;
-  return "offload: " + d.offload +
-         (d.offload_params      ? ", offload_params: cpu"
-          : d.offload_optimizer ? ", offload_optimizer: cpu"
-                                : "") +
-         (d.offload_gradients ? ", offload_gradients: cpu" : "");
-}
-
 // The machine has not so much RAM free.
 [[noreturn]] void refuse_ram(const Plan& plan, const std::string& pinned) {
   const bool ram = plan.place != Place::cuda;
@@ -542,7 +534,7 @@ std::string offloaded_keys(const Plan& plan) {
                           ram ? ", which is RAM too," : "");
   if (ram) needed += fmt::format(" and {} B of runtime", plan.runtime_bytes);
   std::string found = exactly(free_ram(plan)) + " free now";
-  if (plan.host_bytes > 0) found += ", " + offloaded_keys(plan);
+  if (plan.host_bytes > 0) found += ", " + offloaded_keys(plan.decisions);
   fail(ErrorCode::out_of_memory,
        fmt::format("{} of free memory{}: {}",
                    exactly(host_ram_bytes(plan) + (ram ? plan.runtime_bytes : 0)), pinned, needed),
@@ -554,7 +546,8 @@ std::string offloaded_keys(const Plan& plan) {
   fail(ErrorCode::out_of_memory,
        fmt::format("host_memory of {}, which is enough, for what is offloaded{}",
                    exactly(plan.host_bytes), pinned),
-       fmt::format("host_memory of {}, {}", exactly(plan.host_budget), offloaded_keys(plan)),
+       fmt::format("host_memory of {}, {}", exactly(plan.host_budget),
+                   offloaded_keys(plan.decisions)),
        fmt::format("host_memory={} ({}), or {}", plan.host_bytes, human_bytes(plan.host_bytes),
                    offers_text(plan)));
 }

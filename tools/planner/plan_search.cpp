@@ -102,6 +102,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.offload_optimizer = key.way.states_away;
   d.offload_params = key.way.params_away;
   d.offload_gradients = key.way.grads_away;
+  d.update_on_host = key.way.updates_away;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, key.micro);
   d.kv_length = r.kv_length;
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
@@ -481,11 +482,12 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     // From the last of those with the same with the host, which recomputes most: what saves more
     // than the least whole arena so far needs no record. Most recomputation is not always least
     // memory.
-    std::map<std::tuple<std::string, bool, bool, bool>, int64_t> bytes_of;
+    std::map<std::tuple<std::string, bool, bool, bool, bool>, int64_t> bytes_of;
     const auto before = static_cast<std::ptrdiff_t>(list.size());
     for (auto way = streamed_.rbegin(); way != streamed_.rend(); ++way) {
       if (way->grads_away && gradient.second) continue;  // which has none to keep
-      const std::tuple kind{way->offload, way->states_away, way->params_away, way->grads_away};
+      const std::tuple kind{way->offload, way->states_away, way->params_away, way->grads_away,
+                            way->updates_away};
       const auto known = bytes_of.find(kind);
       const Key key{micro, head_chunks(micro).back(), gradient, *way};
       if (known != bytes_of.end() && streamed_saved(key) >= known->second) continue;

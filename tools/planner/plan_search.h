@@ -184,6 +184,7 @@ class PlanSearch {
     bool moved = false;        // the search itself took the host's memory
     bool params_away = false;  // and the states with them
     bool grads_away = false;
+    bool updates_away = false;  // by the host: states and gradients are there then
     bool streams() const { return params_away || grads_away; }
     auto operator<=>(const Way&) const = default;
   };
@@ -366,7 +367,7 @@ class PlanSearch {
   std::map<std::tuple<int64_t, int64_t, Gradients>, double> micro_floors_;
   std::map<Key, Streamed> streamed_bounds_;
   Elements elements_;
-  std::array<UpdateFloor, 32> update_floors_;  // by dtype, in backward, and what is away
+  std::array<UpdateFloor, 64> update_floors_;  // by dtype, in backward, and what is away
   std::map<int64_t, Choice> of_groups_;        // by room
   std::map<int64_t, Mixed> mixed_;
   std::map<int64_t, double> mixed_bounds_;

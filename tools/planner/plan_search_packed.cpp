@@ -12,6 +12,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/residence.h"
 
 namespace snug {
 
@@ -45,9 +46,9 @@ Name PlanSearch::packed_variant(Name plain) {
 bool PlanSearch::packing_open() const {
   const PlanRequest& r = request_;
   // Without the host's memory auto is none.
-  for (const std::string* away :
-       {&r.offload, &r.offload_optimizer, &r.offload_params, &r.offload_gradients})
-    if (*away != "none" && *away != "auto") return false;
+  if (r.offload != "none" && r.offload != "auto") return false;
+  for (const ResidenceKey& key : residence_keys())
+    if (r.*key.asked == "cpu") return false;
   return unpacked_ == nullptr && !r.packed_weights && r.global_batch > 0 && !r.use_host &&
          r.settings.target == Place::cpu && cost_->packing();
 }

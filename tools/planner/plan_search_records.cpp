@@ -167,6 +167,7 @@ Decisions of_micro_steps(const Decisions& d) {
   c.gradients = d.gradients;
   c.update_in_backward = d.update_in_backward;
   c.offload_gradients = d.offload_gradients;
+  c.update_on_host = d.update_on_host;  // which sums up squares there
   c.offload_optimizer = d.update_in_backward && d.offload_optimizer;
   return c;
 }
@@ -404,8 +405,12 @@ double PlanSearch::micro_floor(const Key& key) {
 }
 
 const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
-  const bool words[] = {key.gradients.first == DType::f32, key.gradients.second,
-                        key.way.states_away, key.way.params_away, key.way.grads_away};
+  const bool words[] = {key.gradients.first == DType::f32,
+                        key.gradients.second,
+                        key.way.states_away,
+                        key.way.params_away,
+                        key.way.grads_away,
+                        key.way.updates_away};
   size_t index = 0;
   for (const bool word : words) index = 2 * index + (word ? 1 : 0);
   UpdateFloor& known = update_floors_[index];
@@ -416,6 +421,10 @@ const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
   if (key.gradients.second) return known;  // of what is of no layer
   const Elements& e = elements();
   int64_t bytes = 0;
+  if (key.way.updates_away) {
+    if (!key.way.params_away) bytes = e.trainable * size_of(request_.model->precision().compute);
+    return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};
+  }
   if (key.way.states_away)
     bytes +=
         (e.states + masters_away(key.way, e.trainable)) / (request_.zero > 0 ? request_.ranks : 1);

@@ -8,6 +8,7 @@
 #include "engine/core/units.h"
 #include "layers/models/recompute.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/residence.h"
 
 namespace snug {
 std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
@@ -25,19 +26,23 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   if (r.recompute == "auto") again.assign(kPresets.begin(), kPresets.end());
   if (r.offload == "auto") away = {"none"};
   if (r.offload == "auto" && r.use_host) away.emplace_back("inputs");
-  const auto add = [&](bool states, bool p, bool g) {
-    const bool moved = (p && !set_params) || (g && !set_grads) ||
+  const bool set_updates = r.offload_update == "cpu", updates = looks_at_host_updates(r, *cost_);
+  const auto add = [&](bool states, bool p, bool g, bool u = false) {
+    const bool moved = (p && !set_params) || (g && !set_grads) || (u && !set_updates) ||
                        (states && !p && states_away_.size() > 1 && r.use_host);
     for (const std::string& offload : away)
       for (const std::string& recompute : again)
         if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
           ways.push_back({recompute, offload, states,
-                          moved || (r.offload == "auto" && offload != "none"), p, g});
+                          moved || (r.offload == "auto" && offload != "none"), p, g, u});
   };
   if (params && !set_grads) add(true, true, false);
-  if (grads && !set_params)
+  if (grads && !set_params && !set_updates)
     for (const bool states : states_away_) add(states, false, true);
-  if (params && grads) add(true, true, true);
+  if (params && grads && !set_updates) add(true, true, true);
+  if (!updates || !grads || !states_away_.back()) return ways;
+  if (!set_params) add(true, false, true, true);
+  if (params) add(true, true, true, true);
   return ways;
 }
 
@@ -119,13 +124,15 @@ const PlanSearch::Streamed& PlanSearch::streamed_bounds(const Key& key) {
   return s;
 }
 
+// Weights that rest there need not come back from an update by the host, so there more may be faster.
 bool PlanSearch::less_does(const Key& key, int64_t room) {
+  if (key.way.updates_away) return false;
   for (const Way& way : streamed_) {
     const bool less = way.params_away <= key.way.params_away &&
                       way.grads_away <= key.way.grads_away &&
                       way.params_away + way.grads_away < key.way.params_away + key.way.grads_away;
     if (!less || way.recompute != key.way.recompute || way.offload != key.way.offload ||
-        way.states_away != key.way.states_away)
+        way.states_away != key.way.states_away || way.updates_away)
       continue;
     const auto found = configs_.find({key.micro, key.head_rows, key.gradients, way});
     if (found == configs_.end() || !found->second) continue;
@@ -148,7 +155,8 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, bool moved, Choice be
   std::vector<std::pair<size_t, size_t>> groups;
   for (size_t i = 0; i < streamed_.size(); ++i) {
     const auto same = [&](bool Way::*what) { return streamed_[i].*what == streamed_[i - 1].*what; };
-    if (i == 0 || !same(&Way::states_away) || !same(&Way::params_away) || !same(&Way::grads_away))
+    if (i == 0 || !same(&Way::states_away) || !same(&Way::params_away) || !same(&Way::grads_away) ||
+        !same(&Way::updates_away))
       groups.emplace_back(i, i);
     groups.back().second = i + 1;
   }

@@ -21,7 +21,7 @@ Settings settings_for(Settings settings, const Decisions& decisions) {
 
 bool learns_magnitudes(const Model& model) {
   for (const auto& [layer, adapter] : model.adapters())
-    if (adapter.kind == AdapterKind::dora) return true;
+    if (adapter.kind->starts_from_weight()) return true;
   return false;
 }
 
@@ -182,6 +182,7 @@ StorePolicy Session::store_policy() const {
           .offload_states = d.offload_optimizer,
           .offload_weights = d.offload_params,
           .offload_gradients = d.offload_gradients,
+          .update_on_host = d.update_on_host,
           .comm = comm_,
           .zero = d.zero};
 }
@@ -231,6 +232,7 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
+  if (d.update_on_host && !ctx_.by_kernels()) host_.state = twin("host.step_state", state_);
   make_save_room();
 }
 
@@ -458,12 +460,6 @@ void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
   stores_->done_reading();
 }
 
-void Session::train_weights() {
-  if (!kept_ || ctx_.planning()) return;
-  if (to_trained_ >= 0) move_weights(WeightsMove::to_trained);
-  kept_ = false;
-}
-
 void Session::micro(bool first_of_window) {
   const int64_t B = decisions_.micro_batch;
   const Extent used = this->used(B);
@@ -479,7 +475,10 @@ void Session::micro(bool first_of_window) {
       gradient_norm_reset(ctx_, state_);
       clip(ctx_, state_, 0);
     }
-    model_.train_step(ctx_, rt, *train_pass_, batch(used), head_rows(B, used));
+    const ModelBatch given = batch(used);
+    Tensor x = model_.forward(ctx_, rt, *train_pass_, given, PassMode::train);
+    Tensor dx = model_.loss(ctx_, rt, *train_pass_, given, head_rows(B, used), std::move(x));
+    model_.backward(ctx_, rt, *train_pass_, std::move(dx));
     stores_->end(ctx_);
   });
   device_ahead_ = true;
@@ -498,34 +497,13 @@ void Session::update() {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      optimizer_->update(ctx_, stores_->targets(), stores_->states(), state_);
+      optimizer_->update(ctx_, stores_->targets(), stores_->states(), update_state());
       stores_->share(ctx_);
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
   device_ahead_ = true;
-}
-
-void Session::keep_weights() {
-  if (!kept_ && to_kept_ >= 0) move_weights(WeightsMove::to_kept);
-  kept_ = true;
-}
-
-// Whatever the last step found: the state of steps is as it was when this is done.
-void Session::move_weights(WeightsMove where) {
-  StepState saved{};
-  if (!ctx_.planning()) {
-    saved = state();
-    state().found_inf = 0;
-    send_state();
-  }
-  ctx_.program(schedule_, where == WeightsMove::to_kept ? to_kept_ : to_trained_, [&] {
-    optimizer_->move(ctx_, stores_->targets(), stores_->states(), state_, where);
-    stores_->share(ctx_);
-    if (packed_) packed_->pack(ctx_, stores_->weights(), false);
-  });
-  if (!ctx_.planning()) state() = saved;
 }
 
 void Session::evaluate() {

@@ -100,6 +100,9 @@ struct Decisions {
   // and when they are summed up and applied: the same bits. Not with update_in_backward, which has
   // none to keep.
   bool offload_gradients = false;
+  // The host updates what rests with it, by its own cores, and weights come back: with
+  // offload_optimizer and offload_gradients. The same bits, where can_update_on_host().
+  bool update_on_host = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
   // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
@@ -290,6 +293,8 @@ class Session : private CodeSink {
   }
   void make_save_room();
   void move_weights(WeightsMove where);
+  // In a program: the state that an update reads, where it is done.
+  View update_state();
 
   const Model& model_;
   Decisions decisions_;

@@ -4,33 +4,11 @@
 #include <vector>
 
 #include "engine/core/error.h"
-#include "layers/parts/scaled_linear.h"
+#include "layers/models/peft.h"
 #include "tools/session/session.h"
 
 namespace snug {
 namespace {
-
-// The upper half of an adapter, from the table that its layer has put it in.
-AdapterUp up_of(const ParamTable& table, const std::string& layer, const LinearAdapter& adapter) {
-  AdapterUp up;
-  up.kind = adapter.kind;
-  up.a = table.find(adapter_a_name(layer));
-  int64_t col = 0;
-  for (size_t k = 0; k < adapter.pieces.size(); ++k) {
-    const AdapterPiece& own = adapter.pieces[k];
-    AdapterUp::Piece piece;
-    piece.b = table.find(adapter_b_name(layer, adapter, k));
-    piece.magnitude = table.find(adapter_scale_name(layer, adapter, k));
-    piece.row = own.row;
-    piece.col = col;
-    piece.rows = own.rows;
-    piece.rank = own.rank;
-    piece.scale = own.scale;
-    up.pieces.push_back(piece);
-    col += own.rank;
-  }
-  return up;
-}
 
 // Values as `from` has them to a parameter where it rests.
 void write_values(Context& ctx, const ParamInfo& p, const RestingWeights& weights,
@@ -77,16 +55,19 @@ void Session::start_adapters() {
       if (part >= 0) stores_->params().fetch_part(ctx_, part);
       for (const auto& [layer, adapter] : model_.adapters()) {
         const int weight = table.find(layer + ".weight");
-        if (adapter.kind != AdapterKind::dora || table[weight].part != part) continue;
-        const AdapterUp up = up_of(table, layer, adapter);
-        const Tensor norms = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
-                                         model_.precision().compute, Category::workspace);
-        adapter_norms(ctx_, stores_->params(), up, stores_->params().acquire(ctx_, weight), norms);
+        if (!adapter.kind->starts_from_weight() || table[weight].part != part) continue;
+        const AdaptedLayer place = adapted_layer_of(model_, layer);
+        const Tensor values = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
+                                          model_.precision().compute, Category::workspace);
+        adapter.kind->start(ctx_, stores_->params(), place, stores_->params().acquire(ctx_, weight),
+                            values);
         stores_->params().release(ctx_, weight);
         if (ctx_.planning()) continue;
-        for (const AdapterUp::Piece& piece : up.pieces)
-          found.emplace_back(piece.magnitude,
-                             values_of(ctx_, norms.view().rows(piece.row, piece.rows)));
+        for (size_t k = 0; k < adapter.pieces.size(); ++k) {
+          const AdapterPiece& piece = adapter.pieces[k];
+          found.emplace_back(table.find(adapter.kind->start_name(place, k)),
+                             values_of(ctx_, values.view().rows(piece.row, piece.rows)));
+        }
       }
       if (part >= 0) stores_->params().drop_part(ctx_, part);
     }

@@ -5,8 +5,10 @@
 #include <charconv>
 
 #include "engine/core/error.h"
+#include "layers/adapters/kinds.h"
 #include "layers/models/adapter_files.h"
 #include "tools/config/keys.h"
+#include "tools/config/patterns.h"
 #include "tools/session/tell.h"
 
 namespace snug {
@@ -42,19 +44,69 @@ std::vector<int64_t> layers(const RunConfig& config) {
 
 // That `peft` says nothing else than the folder of an adapter to go on from.
 void check_method(const RunConfig& config, const PeftConfig& p) {
-  const bool ia3 = p.method == "ia3";
-  if (config.is_set("lora_dropout") && ia3)
-    fail(ErrorCode::usage, fmt::format("no lora_dropout for {}, an adapter of IA3", config.adapter),
+  const AdapterMethod& method = adapter_method(p.method);
+  if (config.is_set("lora_dropout") && !method.takes("lora_dropout"))
+    fail(ErrorCode::usage,
+         fmt::format("no lora_dropout for {}, an adapter of {}", config.adapter, method.title),
          fmt::format("lora_dropout: {} ({})", config.lora_dropout, config.where("lora_dropout")),
          "leave lora_dropout out");
-  if (config.peft.empty() || (ia3 ? config.peft == "ia3"
-                                  : config.peft == "lora" || config.peft == "qlora" ||
-                                        (config.peft == "dora" && p.use_dora)))
+  if (config.peft.empty() ||
+      (has_word(method.words, config.peft) && (config.peft != "dora" || p.use_dora)))
     return;
-  const char* const own = ia3 ? "ia3" : p.use_dora ? "dora" : "lora";
+  const std::string own = p.use_dora ? "dora" : std::string(method.name);
   fail(ErrorCode::usage, fmt::format("peft: {} for {}, or none", own, config.adapter),
        fmt::format("peft: {} ({})", config.peft, config.where("peft")),
        fmt::format("peft={}", own));
+}
+
+// The fields of a method that are keys of a run, as the run has them.
+void take_fields(const RunConfig& config, const AdapterMethod& method, PeftConfig& p) {
+  for (const AdapterField& field : method.fields) {
+    const Key* const key = field.run_key.empty() ? nullptr : find_key(field.run_key);
+    if (!key) continue;
+    // Of a key that says auto, the default is the method's.
+    if (!key->unset.empty() && !config.is_set(key->name)) continue;
+    std::visit(
+        [&](auto from, auto to) {
+          if constexpr (!std::is_same_v<decltype(from), std::monostate>) {
+            using From = std::remove_cvref_t<decltype(config.*from)>;
+            using To = std::remove_cvref_t<decltype(p.*to)>;
+            if constexpr (std::is_same_v<From, To>) {
+              p.*to = config.*from;
+              return;
+            }
+          }
+          require(false, "a field of an adapter and its key of one type");
+        },
+        key->field, field.value);
+  }
+}
+
+// A new adapter.
+PeftConfig method_of_keys(const RunConfig& config) {
+  const AdapterMethod& method = *find_peft_word(config.peft);
+  PeftConfig p = method.fresh;
+  p.method = method.name;
+  take_fields(config, method, p);
+  p.feedforward_modules = config.feedforward_modules;
+  p.feedforward_expression = is_expression("feedforward_modules", p.feedforward_modules);
+  p.target_modules = config.target_modules;
+  p.exclude_modules = config.exclude_modules;
+  p.target_expression = is_expression("target_modules", p.target_modules);
+  p.exclude_expression = is_expression("exclude_modules", p.exclude_modules);
+  for (const auto& [pattern, rank] : patterns_of(*find_key("rank_pattern"), config.rank_pattern))
+    p.rank_pattern.emplace_back(pattern, static_cast<int64_t>(rank));
+  p.alpha_pattern = patterns_of(*find_key("alpha_pattern"), config.alpha_pattern);
+  p.use_dora = config.use_dora || config.peft == "dora";
+  if (p.use_dora && config.is_set("use_dora") && !config.use_dora)
+    fail(ErrorCode::usage, "peft: dora with use_dora, or peft: lora without",
+         fmt::format("use_dora: false ({})", config.where("use_dora")), "peft=lora");
+  p.freeze_a = config.peft == "lora_fa";
+  p.bias = config.bias;
+  p.modules_to_save = config.modules_to_save;
+  p.layers_to_transform = layers(config);
+  if (p.target_modules.empty() && config.peft == "qlora") p.target_modules = {"all-linear"};
+  return p;
 }
 
 }  // namespace
@@ -72,16 +124,18 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     std::vector<std::string> notes;
     p = read_adapter_config(config.adapter, &notes);
     for (const std::string& note : notes) tell(stderr, "Note: {}.\n", note);
-    for (const char* key : {"lora_r", "lora_alpha", "target_modules", "exclude_modules",
-                            "use_rslora", "use_dora", "feedforward_modules", "init_lora_weights",
-                            "bias", "modules_to_save", "layers_to_transform"})
-      if (config.is_set(key))
+    for (const Key& of : config_keys()) {
+      const std::string key(of.name);
+      if (of.section == "adapters" && key != "peft" && key != "adapter" && key != "lora_dropout" &&
+          key != "load_in_4bit" && !key.starts_with("bnb_4bit_") && config.is_set(key))
         fail(
             ErrorCode::usage,
             fmt::format("{} as {} has it: an adapter goes on in its own form", key, config.adapter),
-            fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key)),
+            fmt::format("{}: {} ({})", key, print_value(config, of), config.where(key)),
             fmt::format("leave {} out, or adapter out for a new one", key));
+    }
     check_method(config, p);
+    p.freeze_a = config.peft == "lora_fa";
     if (config.is_set("lora_dropout")) p.lora_dropout = config.lora_dropout;
     if ((config.task == "dpo" || config.task == "reward") && p.lora_dropout > 0) {
       tell(stderr, "Note: task: {} drops nothing out; the lora_dropout {} of {} is left out.\n",
@@ -89,26 +143,7 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
       p.lora_dropout = 0;
     }
   } else {
-    p.method = config.peft == "ia3" ? "ia3" : "lora";
-    p.feedforward_modules = config.feedforward_modules;
-    p.feedforward_expression = is_expression("feedforward_modules", p.feedforward_modules);
-    p.r = config.lora_r;
-    p.lora_alpha = config.lora_alpha;
-    p.lora_dropout = config.lora_dropout;
-    p.target_modules = config.target_modules;
-    p.exclude_modules = config.exclude_modules;
-    p.target_expression = is_expression("target_modules", p.target_modules);
-    p.exclude_expression = is_expression("exclude_modules", p.exclude_modules);
-    p.use_rslora = config.use_rslora;
-    p.use_dora = config.use_dora || config.peft == "dora";
-    if (p.use_dora && config.is_set("use_dora") && !config.use_dora)
-      fail(ErrorCode::usage, "peft: dora with use_dora, or peft: lora without",
-           fmt::format("use_dora: false ({})", config.where("use_dora")), "peft=lora");
-    p.init = config.init_lora_weights;
-    p.bias = config.bias;
-    p.modules_to_save = config.modules_to_save;
-    p.layers_to_transform = layers(config);
-    if (p.target_modules.empty() && config.peft == "qlora") p.target_modules = {"all-linear"};
+    p = method_of_keys(config);
   }
   const bool qlora = config.peft == "qlora";
   if (qlora || config.load_in_4bit) {

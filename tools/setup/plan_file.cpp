@@ -12,6 +12,7 @@
 #include "tools/config/keys.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/kernel_choices.h"
+#include "tools/planner/residence.h"
 #include "tools/session/device_choice.h"
 #include "tools/setup/pinned_kernels.h"
 #include "tools/setup/setup.h"
@@ -74,15 +75,10 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
   same_number("head_rows", d.head_rows, std::min(c.head_rows, N));
   same_policies("recompute", d.recompute, c.recompute);
   same_policies("offload", d.offload, c.offload);
-  const char* const optimizer = d.offload_optimizer ? "cpu" : "none";
-  same("offload_optimizer", c.offload_optimizer == "auto" || c.offload_optimizer == optimizer,
-       optimizer, c.offload_optimizer);
-  const char* const params = d.offload_params ? "cpu" : "none";
-  same("offload_params", c.offload_params == "auto" || c.offload_params == params, params,
-       c.offload_params);
-  const char* const gradients = d.offload_gradients ? "cpu" : "none";
-  same("offload_gradients", c.offload_gradients == "auto" || c.offload_gradients == gradients,
-       gradients, c.offload_gradients);
+  for (const ResidenceKey& key : residence_keys()) {
+    const std::string& given = c.*key.given;
+    same(key.name, given == "auto" || given == key.value(d), key.value(d), given);
+  }
   same("packed_weights",
        c.packed_weights == "auto" || c.packed_weights == to_string(d.packed_weights),
        to_string(d.packed_weights), c.packed_weights);
@@ -131,9 +127,7 @@ Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
   d.head_rows = get_int_in(j, "head_rows", where, 1, kMost);
   d.recompute = get_string(j, "recompute", where);
   d.offload = get_string(j, "offload", where, "none");
-  d.offload_optimizer = get_string(j, "offload_optimizer", where, "none") == "cpu";
-  d.offload_params = get_string(j, "offload_params", where, "none") == "cpu";
-  d.offload_gradients = get_string(j, "offload_gradients", where, "none") == "cpu";
+  read_residence(j, where, kAgain, d);
   const std::string packing = get_string(j, "packed_weights", where, "none");
   const auto packed = parse_weight_packing(packing);
   if (!packed)
@@ -171,9 +165,7 @@ void fix_decisions(const Decisions& d, PlanRequest& r) {
   r.head_rows = d.head_rows;
   r.recompute = d.recompute;
   r.offload = d.offload;
-  r.offload_optimizer = d.offload_optimizer ? "cpu" : "none";
-  r.offload_params = d.offload_params ? "cpu" : "none";
-  r.offload_gradients = d.offload_gradients ? "cpu" : "none";
+  for (const ResidenceKey& key : residence_keys()) r.*key.asked = key.value(d);
   r.packed_weights = d.packed_weights;
   r.eval_batch = d.eval_batch;
   r.gradients = d.gradients;

@@ -13,6 +13,7 @@
 #include "parallel/group.h"
 #include "tools/planner/links.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/residence.h"
 #include "tools/session/tell.h"
 #include "tools/setup/setup.h"
 
@@ -42,11 +43,12 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          fmt::format("ranks: {} ({}) on a GPU", config.ranks, config.where("ranks")),
          "device=cpu, or ranks=1");
   if (config.target.empty()) check_running_ranks(config);
-  for (auto [key, value] :
-       {std::pair("offload", &r.offload), std::pair("offload_params", &r.offload_params),
-        std::pair("offload_gradients", &r.offload_gradients)}) {
-    if (*value == "auto") *value = "none";
-    if (*value != "none") refuse(key, *value, "none");
+  if (r.offload == "auto") r.offload = "none";
+  if (r.offload != "none") refuse("offload", r.offload, "none");
+  for (const ResidenceKey& key : residence_keys()) {
+    if (key.asked == &PlanRequest::offload_optimizer) continue;
+    if (r.*key.asked == "auto") r.*key.asked = key.device;
+    if (r.*key.asked != key.device) refuse(key.name, r.*key.asked, key.device);
   }
   // Norms and means over a parameter are of all of it.
   const bool clips = clips_by_percentile(r.optimizer);

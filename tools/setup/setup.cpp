@@ -20,6 +20,7 @@
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/batch_room.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/residence.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
 #include "tools/setup/optimizer_setup.h"
@@ -28,6 +29,7 @@
 #include "tools/setup/rank_setup.h"
 #include "tools/setup/targets.h"
 #include "tools/setup/task_keys.h"
+#include "tools/setup/update_place.h"
 
 namespace snug {
 
@@ -148,16 +150,16 @@ void check_cudnn(const RunConfig& config, const Model& model, bool rows, bool gp
 // What is left to the planner it decides so that graphs can be.
 void stay_on_device(PlanRequest& r) {
   r.graphs_required = true;
-  for (std::string* where :
-       {&r.offload, &r.offload_optimizer, &r.offload_params, &r.offload_gradients})
-    if (*where == "auto") *where = "none";
+  if (r.offload == "auto") r.offload = "none";
+  for (const ResidenceKey& key : residence_keys())
+    if (r.*key.asked == "auto") r.*key.asked = key.device;
   r.update_in_backward = false;
 }
 
 // Of what was set, or is in a plan that is followed.
 void check_graphs(const RunConfig& config, const PlanRequest& r) {
-  const bool away = r.offload != "none" || r.offload_optimizer != "none" ||
-                    r.offload_params != "none" || r.offload_gradients != "none";
+  bool away = r.offload != "none";
+  for (const ResidenceKey& key : residence_keys()) away = away || r.*key.asked != key.device;
   if (!away && !r.update_in_backward.value_or(false)) return;
   fail(ErrorCode::unsupported,
        "nothing with the host and no update in backward for cuda_graphs: on",
@@ -218,6 +220,13 @@ void make_rewarding(ModelSpec& spec, HeadKind of_folder, const std::optional<Tok
     if (tokenizer && tokenizer->pad_id()) spec.pad_token = *tokenizer->pad_id();
   }
   spec.problem = Problem::regression;
+}
+
+// Of the processor beside a GPU.
+CostModel host_cost(int threads, DType compute) {
+  const std::optional<Calibration> known = resolve_calibration(threads);
+  return known ? calibrated_cost(*known, compute)
+               : CostModel::uncalibrated(plan_instruction_set(), threads);
 }
 
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
@@ -380,6 +389,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
       : calibration ? calibrated_cost(*calibration, compute)
                     : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
+  if (gpu) s.cost->set_host(host_cost(r.settings.threads, compute));
   r.settings.cudnn = config.attn_implementation == "cudnn";
   if (r.settings.cudnn) check_cudnn(config, *s.model, rows, room.has_value());
   if (room) {
@@ -419,9 +429,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
             .head_rows = config.head_rows};
   r.recompute = config.recompute;
   r.offload = config.offload;
-  r.offload_optimizer = config.offload_optimizer;
-  r.offload_params = config.offload_params;
-  r.offload_gradients = config.offload_gradients;
+  for (const ResidenceKey& key : residence_keys()) r.*key.asked = config.*key.given;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
   r.bf16_gradients = allows(config, "bf16_gradients");
@@ -449,6 +457,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
     std::string text = fmt::format("{}, published peaks x {}", target->title, Target::kMatrixShare);
     if (r.ranks > 1) text += join_ranks(config, *target, r.ranks, rates);
     s.cost = std::make_unique<CostModel>(CostModel::described(text, rates));
+    s.cost->set_host(target->host_cost());
     r.cost = s.cost.get();
     const bool assumed = target->host_bytes > 0 && config.host_memory == 0;
     r.target = fmt::format(
@@ -471,7 +480,8 @@ RunSetup make_setup(RunConfig config, bool looks) {
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_offload_params(config, r);
   if (r.ranks > 1) settle_ranks(config, r);
-  if (r.offload_optimizer == "cpu" && r.offload_params != "cpu" &&
+  settle_update(config, r);
+  if (r.offload_optimizer == "cpu" && r.offload_update != "cpu" && r.offload_params != "cpu" &&
       make_optimizer(r.optimizer)->state_names().empty() && !s.model->precision().separate_master())
     fail(ErrorCode::usage, "an optimizer with states, or a 16-bit precision, for offload_optimizer",
          fmt::format("optim: {}, precision: {}", config.optim, config.precision),

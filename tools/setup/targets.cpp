@@ -38,7 +38,8 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
                                                       "memory_gbytes_per_second",
                                                       "link_gbytes_per_second",
                                                       "shares_host",
-                                                      "host_memory_bytes"};
+                                                      "host_memory_bytes",
+                                                      "host_gbytes_per_second"};
   for (const auto& item : j.items())
     if (std::find(kKeys.begin(), kKeys.end(), item.key()) == kKeys.end())
       fail(ErrorCode::data,
@@ -59,10 +60,25 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
   t.fp16_flops = rate_of(j, "fp16_tflops", where, 1e12, false);
   t.memory_bandwidth = rate_of(j, "memory_gbytes_per_second", where, 1e9, true);
   t.link_bandwidth = rate_of(j, "link_gbytes_per_second", where, 1e9, true);
+  t.host_bandwidth = rate_of(j, "host_gbytes_per_second", where, 1e9, false);
   return t;
 }
 
 }  // namespace
+
+CostModel Target::host_cost() const {
+  const double bytes = host_bandwidth > 0 ? host_bandwidth : kHostBandwidth;
+  return CostModel::described(
+      fmt::format("{} of its host", host_bandwidth > 0 ? "described" : "assumed"),
+      {.fp32_matrix = 4 * bytes,
+       .bf16_matrix = 4 * bytes,
+       .fp32_attention = 4 * bytes,
+       .bf16_attention = 4 * bytes,
+       .vector = 4 * bytes,
+       .memory = bytes,
+       .link = bytes,
+       .op = 5e-6});
+}
 
 // A product of 256 rows runs at half its rate, a rule of thumb for wide devices; a device without
 // units for products does not need so many.

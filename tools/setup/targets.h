@@ -24,12 +24,17 @@ struct Target {
   // it.
   double fp32_flops = 0, tf32_flops = 0, bf16_flops = 0, fp16_flops = 0;
   double memory_bandwidth = 0, link_bandwidth = 0;  // bytes/s; link: one direction
+  // Of the host beside it, bytes/s that its cores update at; else kHostBandwidth is assumed.
+  double host_bandwidth = 0;
 
   // What of the peaks is counted on: kMatrixShare of arithmetic for large products, kMemoryShare of
   // the bandwidth. Not fitted to any of them.
   // For a model that computes in `compute`: operands of 16 bits of either kind run at the rate of
   // theirs. With `tf32` the products of f32 run at that rate; attention does not.
   Rates rates(DType compute, bool tf32 = false) const;
+  // Of ops that the host computes, which its memory bounds.
+  CostModel host_cost() const;
+  static constexpr double kHostBandwidth = 40e9;  // two channels of DDR5 at half their peak
   static constexpr double kMatrixShare = 0.75, kMemoryShare = 0.85, kLinkShare = 0.7;
 };
 

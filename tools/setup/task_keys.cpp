@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
 #include "layers/tasks/metrics.h"
 #include "layers/tasks/preference.h"
@@ -67,7 +68,7 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
     refuse("a new adapter for " + why, said("adapter"),
            "snug merge it into the model first, or precompute_ref_log_probs=true");
   else if (config.peft.empty() && !looks)
-    refuse("peft: lora, qlora, dora or ia3 for " + why, "peft: null",
+    refuse(fmt::format("peft: {} for {}", word_list(find_key("peft")->choices), why), "peft: null",
            "peft=lora, or precompute_ref_log_probs=true for a whole model");
   if (config.bias != "none") refuse("bias: none for " + why, said("bias"), "leave bias out");
   if (!config.modules_to_save.empty())

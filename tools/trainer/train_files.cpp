@@ -68,6 +68,10 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
 void TrainRun::write_state(const std::string& folder) const {
   const double samples =
       static_cast<double>(samples_per_step(setup_.request)) * static_cast<double>(total_);
+  // The last step of epochs that were asked for takes what it lacks from the next.
+  double epochs = std::ceil(samples / static_cast<double>(data_.train_samples));
+  if (config().num_train_epochs > 0)
+    epochs = std::min(epochs, std::ceil(config().num_train_epochs));
   // All three of one step: the best of the checkpoints, and before there is one of what was
   // evaluated.
   const bool saved = at_.best_saved_step >= 0;
@@ -83,7 +87,7 @@ void TrainRun::write_state(const std::string& folder) const {
       {.step = at_.step,
        .max_steps = total_,
        .epoch = epoch(),
-       .num_train_epochs = std::ceil(samples / static_cast<double>(data_.train_samples)),
+       .num_train_epochs = epochs,
        .logging_steps = config().logging_steps,
        .eval_steps = steps(config().eval_steps),
        .save_steps = steps(config().save_steps),

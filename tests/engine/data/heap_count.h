@@ -1,4 +1,4 @@
-// How often this test program has asked operator new for memory.
+// How often this test program has asked operator new for memory, and for how many bytes in all.
 #pragma once
 
 #include <cstdint>
@@ -6,5 +6,6 @@
 namespace snug {
 
 int64_t heap_requests();
+int64_t heap_bytes();
 
 }  // namespace snug

@@ -144,6 +144,19 @@ TEST(SplitFile, ManyDocuments) {
   EXPECT_EQ(got, want);
 }
 
+// 16 bytes an entry, however many documents there are to an entry: one more than twice as many, too.
+TEST(SplitFile, ItsTableKeepsToItsEntries) {
+  TempFolder tmp;
+  for (const int64_t documents : {7, 99, 100, 101, 150, 199, 200, 201, 1000}) {
+    TokenFile file = documents_file(tmp / "t", std::vector<int64_t>(documents, 1));
+    const HeldOut held(documents, 3, 1);
+    const int64_t before = heap_bytes();
+    const SplitFile split(std::move(file), 0, held, 100);
+    EXPECT_LE(heap_bytes() - before, 16 * std::min<int64_t>(documents, 100)) << documents;
+    EXPECT_EQ(split.size(Part::held), 3);
+  }
+}
+
 std::vector<TokenFile> two_files(const TempFolder& tmp, int64_t documents) {
   std::vector<TokenFile> files;
   const std::vector<int64_t> sizes = random_sizes(documents, 8);

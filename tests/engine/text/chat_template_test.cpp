@@ -147,6 +147,11 @@ TEST(ChatTemplate, EndsWithinItsBounds) {
       "{% set ns = namespace(s=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}"
       "{{ ns.s }}",
       "a value that has a text", "more than 100 levels", "correct");
+  expect_bad("{{ [1] | tojson(indent=101) }}", "an indent of at most 100", "101, at t.jinja:1", "");
+  EXPECT_EQ(ChatTemplate::parse("{{ [1] | tojson(indent=100) }}", "t.jinja")
+                .render(Conversation::parse(kRow, "r.jsonl:1"))
+                .text,
+            "[\n" + std::string(100, ' ') + "1\n]");
   const std::string deep(100000, '(');
   expect_bad("{{ " + deep + std::string(100000, ')') + " }}", "at most 240 levels",
              "more, at t.jinja:1", "correct");

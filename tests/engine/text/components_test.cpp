@@ -4,6 +4,7 @@
 
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_spec.h"
+#include "engine/text/unicode.h"
 #include "tests/engine/text/helpers.h"
 
 namespace snug {
@@ -22,6 +23,27 @@ class Collect : public PieceSink {
   void piece(std::string_view text) override { pieces.emplace_back(text); }
   Strings pieces;
 };
+
+// Both ends of every range that BERT puts spaces around, as BertNormalizer of tokenizers 0.22 does.
+TEST(Components, IdeographsEndWhereTheirBlocksEnd) {
+  RegexScratch scratch;
+  const Normalizer n = parse_normalizer(
+      R"({"type": "BertNormalizer", "clean_text": false, "handle_chinese_chars": true,
+          "strip_accents": false, "lowercase": false})",
+      "test");
+  const std::vector<char32_t> yes = {0x3400,  0x4DBF,  0x4E00,  0x9FFF,  0xF900,  0xFAFF,
+                                     0x20000, 0x2A6DF, 0x2A700, 0x2B73F, 0x2B740, 0x2B81F,
+                                     0x2B920, 0x2CEAF, 0x2F800, 0x2FA1F},
+                              no = {0x33FF,  0x4DC0,  0x4DFF,  0xA000,  0xF8FF,  0xFB00,  0x1FFFF,
+                                    0x2A6E0, 0x2A6FF, 0x2B820, 0x2B91F, 0x2CEB0, 0x2F7FF, 0x2FA20};
+  for (const bool ideograph : {true, false})
+    for (const char32_t code : ideograph ? yes : no) {
+      std::string text;
+      append_utf8(text, code);
+      EXPECT_EQ(n.apply(text, scratch), ideograph ? " " + text + " " : text)
+          << std::hex << static_cast<uint32_t>(code);
+    }
+}
 
 TEST(Components, NormalizersEqualHuggingFace) {
   RegexScratch scratch;

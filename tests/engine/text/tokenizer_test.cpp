@@ -255,6 +255,23 @@ TEST(Tokenizer, FingerprintCountsWhatDecidesIds) {
   EXPECT_NE(print(j), base);
 }
 
+// What is unknown costs 10 more than the rarest piece: ids of tokenizers 0.22, which knows "cd", "e" (-26)
+// for better than "<unk>", "de" (-31).
+TEST(Tokenizer, AnUnknownCharacterCostsMoreThanTheRarestPiece) {
+  const TestFolder folder;
+  const Tokenizer t = Tokenizer::load(
+      folder.write("unigram.json",
+                   R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+          "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+          "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": false,
+                    "vocab": [["<unk>", 0.0], ["cd", -13.0], ["e", -13.0], ["de", -1.0],
+                              ["z", -20.0]]}})"));
+  EXPECT_EQ(t.encode("cde"), (Ids{1, 2}));
+  EXPECT_EQ(t.encode("xde"), (Ids{0, 3}));
+  EXPECT_EQ(t.encode("cdxe"), (Ids{1, 0, 2}));
+  EXPECT_EQ(t.encode("czzde"), (Ids{0, 4, 4, 3}));
+}
+
 TEST(Tokenizer, ManyThreadsGiveTheSameIds) {
   const Tokenizer t = form("llama3");
   const std::string corpus = slurp(golden("text_corpus.txt"));

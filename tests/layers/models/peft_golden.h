@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/io/files.h"
+#include "layers/adapters/kinds.h"
 #include "layers/models/adapter_files.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/layers/models/encoder_golden.h"
@@ -47,6 +48,8 @@ struct PeftGolden {
     write_atomic(folder / kAdapterWeights, read_file(path));
     config = read_adapter_config(folder.path());
     set_base_form(config, trained_base_form(folder.path()), path);
+    if (const auto first = file.metadata().find("first"); first != file.metadata().end())
+      first->second == "fa" ? void(config.freeze_a = true) : void(config.init = first->second);
     if (base.starts_with("encoder_"))
       encoder = std::make_unique<EncoderGolden>(base.substr(8));
     else

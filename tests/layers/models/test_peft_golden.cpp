@@ -28,11 +28,30 @@ TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
     return;  // drawn, or as they were
   PeftRun plain(g, PeftModel{}, {}), fresh(g, {.fresh = true});
   const double loss = fresh.step();
+  if (g.file.find("first_loss")) {
+    const double first = g.numbers("first_loss")[0];
+    EXPECT_LT(std::fabs(loss - first) / first, 1e-5);
+    return;
+  }
   if (g.four_bits())
     EXPECT_NE(loss, plain.step());
   else
     EXPECT_EQ(loss, plain.step());
   EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), 1e-5);
+}
+
+// A and B that are made of the weights: PEFT's, up to the sign that a singular pair has.
+TEST_P(PeftGoldens, FirstWeightsAreThoseOfPeft) {
+  const PeftGolden& g = golden_;
+  if (!g.file.find("first_loss")) return;
+  PeftRun fresh(g, {.fresh = true});
+  fresh.compare("first.", fresh.session().master().as<float>(),
+                [&](const std::string& name, std::vector<double> got, std::vector<double> first) {
+                  if (name.find("magnitude") == name.npos && g.config.init != "olora")
+                    for (std::vector<double>* values : {&got, &first})
+                      for (double& x : *values) x = std::fabs(x);
+                  EXPECT_LT(error_of(got, first), 1e-5) << name;
+                });
 }
 
 TEST_P(PeftGoldens, LossAndEveryGradientMatchFloat64) {
@@ -211,7 +230,9 @@ TEST_P(PeftGoldens, FilesComeBack) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                          testing::Values("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l",
-                                         "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w"),
+                                         "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x",
+                                         "y", "z", "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah",
+                                         "ai", "aj", "ak", "al", "am", "an"),
                          [](const auto& named) { return std::string(named.param); });
 
 // Of several patterns that fit a module the first of the file counts, as in PEFT.
@@ -259,6 +280,12 @@ TEST(Peft, RefusesWhatDoesNotFit) {
   });
   refuse([](PeftConfig& c) { c.exclude_modules = {"up_porj"}; },
          {"exclude_modules to name linear modules", "up_porj", "did you mean up_proj?"});
+  // A file of PEFT may exclude what its model has none of.
+  PeftConfig of_folder;
+  of_folder.exclude_modules = {"lm_head", "down_proj"};
+  of_folder.of_folder = true;
+  for (const auto& [layer, adapter] : resolve_peft(g.spec(), of_folder).adapters)
+    EXPECT_EQ(layer.find("mlp.c_proj"), std::string::npos) << layer;
   const auto scales = [](std::vector<std::string> targets, std::vector<std::string> inputs) {
     return [=](PeftConfig& c) {
       c.method = "ia3";
@@ -308,15 +335,18 @@ TEST(Peft, RefusesFoldersOfOthers) {
     write_atomic(empty / kAdapterConfig, text);
     return [&] { read_adapter_config(empty.path()); };
   };
-  expect_error(ErrorCode::unsupported, {"peft_type LORA or IA3", "VERA", "LoRA, DoRA or IA3"},
-               with(R"({"peft_type": "VERA"})"));
+  expect_error(
+      ErrorCode::unsupported,
+      {"peft_type LORA, IA3, VERA or MISS", "ADALORA", "an adapter of LoRA, IA3, VeRA or MiSS"},
+      with(R"({"peft_type": "ADALORA"})"));
   expect_error(ErrorCode::unsupported,
                {"without lora_bias, which is not built", "true", "an adapter trained without it"},
                with(R"({"peft_type": "LORA", "lora_bias": true})"));
-  expect_error(ErrorCode::unsupported,
-               {"init_lora_weights true, false or gaussian in", "pissa",
-                "converted by PEFT to one of LoRA (path_initial_model_for_weight_conversion)"},
-               with(R"({"peft_type": "LORA", "init_lora_weights": "pissa"})"));
+  expect_error(
+      ErrorCode::unsupported,
+      {"init_lora_weights true, false, gaussian, pissa, olora or pissa_niter_N in", "corda",
+       "converted by PEFT to one of LoRA (path_initial_model_for_weight_conversion)"},
+      with(R"({"peft_type": "LORA", "init_lora_weights": "corda"})"));
   expect_error(ErrorCode::data, {"bias none, all or lora_only in", "some"},
                with(R"({"peft_type": "LORA", "bias": "some"})"));
   expect_error(ErrorCode::data, {"lora_dropout from 0 to below 1 in", "1"},

@@ -10,6 +10,7 @@
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "layers/models/recompute.h"
+#include "layers/models/stop_tokens.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace snug {
@@ -17,6 +18,50 @@ namespace {
 
 ModelSpec map_of(const std::string& map) {
   return resolve_model("", map).spec;
+}
+
+// What published files hold beside the weights: masks, positions and frequencies that transformers once
+// saved (EleutherAI/pythia-70m, meta-llama/Llama-2-7b, google-bert/bert-base-uncased, openai-community/gpt2).
+TEST(Registry, BuffersOfPublishedFilesAreNoStrangers) {
+  const auto ignored = [](const char* type, const char* tensor) {
+    return find_family(type, "config.json").ignorable(tensor);
+  };
+  for (const char* name :
+       {"attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq"})
+    EXPECT_TRUE(ignored("gpt_neox", (std::string("gpt_neox.layers.5.") + name).c_str())) << name;
+  for (const char* name : {"attention.dense.bias", "attention.query_key_value.bias",
+                           "input_layernorm.bias", "attention.rotary_emb.weight"})
+    EXPECT_FALSE(ignored("gpt_neox", (std::string("gpt_neox.layers.5.") + name).c_str())) << name;
+  EXPECT_TRUE(ignored("llama", "model.layers.31.self_attn.rotary_emb.inv_freq"));
+  EXPECT_FALSE(ignored("llama", "model.layers.31.self_attn.q_proj.bias"));
+  for (const char* type : {"bert", "roberta", "distilbert"})
+    EXPECT_TRUE(ignored(type, "bert.embeddings.position_ids")) << type;
+  EXPECT_TRUE(ignored("roberta", "roberta.embeddings.token_type_ids"));
+  EXPECT_FALSE(ignored("bert", "bert.embeddings.token_type_embeddings.weight"));
+  for (const char* name : {"h.0.attn.bias", "transformer.h.11.attn.masked_bias"})
+    EXPECT_TRUE(ignored("gpt2", name)) << name;
+  EXPECT_FALSE(ignored("gpt2", "h.0.attn.c_attn.bias"));
+}
+
+// generation_config.json before config.json; ids of [0,V), each once, in their order.
+TEST(Registry, StopTokensAreThoseOfTheFolder) {
+  const TempFolder folder;
+  ModelSpec spec;
+  spec.V = 10;
+  const auto stops = [&] { return model_stop_tokens(folder.path(), spec); };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(stops(), std::nullopt);
+  std::ofstream(folder / "config.json") << R"({"eos_token_id": 9})";
+  EXPECT_EQ(stops(), Ids{9}) << "the last one of the vocabulary";
+  std::ofstream(folder / "config.json") << R"({"eos_token_id": [9, 10, 0, -1, 9, 4294967297]})";
+  EXPECT_EQ(stops(), (Ids{9, 0}));
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": null})";
+  EXPECT_EQ(stops(), (Ids{9, 0})) << "it says nothing";
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": [3, 4]})";
+  EXPECT_EQ(stops(), (Ids{3, 4}));
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": "</s>"})";
+  EXPECT_ERROR(stops(), ErrorCode::data, "eos_token_id as an integer or a list of integers in",
+               "</s>", "50256");
 }
 
 // Sizes as published; the counts are those of transformers' num_parameters().

@@ -39,6 +39,7 @@ void check(Activation kind, Shape shape, DType t, bool in_place, double sd) {
   EXPECT_TRUE(close(out["y"], y, allowed(t)));
   EXPECT_TRUE(close(out["dx"], dx, allowed(t)));
   EXPECT_EQ(out.ops, (std::vector<std::string>{"activation_forward", "activation_backward"}));
+  EXPECT_EQ(out.bytes_moved, 5 * shape.elements() * size_of(t)) << "x to y; x and dy to dx";
 }
 
 TEST(Activation, MatchesTheFormula) {

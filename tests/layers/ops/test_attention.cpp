@@ -280,10 +280,14 @@ TEST(Attention, WorkspaceDoesNotGrowWithTheSquareOfT) {
   EXPECT_LT(d, 1536 * 1536);  // one byte for every element of one head's matrix
 }
 
-TEST(Attention, ReportsItsFlops) {
+TEST(Attention, ReportsItsFlopsAndBytes) {
   AttentionCase c = case_of({2, 10, 3, 1, 4, true, DType::f32});
   const Outputs got = run_both(c, DType::f32, data_of(c, DType::f32), spec_of(c), false);
   EXPECT_EQ(got.flops, (4 + 10) * 2 * 3 * 4 * 55);
+  constexpr int64_t kQkv = 2 * 10 * (3 + 1 + 1) * 4 * 4, kOut = 2 * 10 * 3 * 4 * 4,
+                    kLse = 2 * 3 * 10 * 4;
+  EXPECT_EQ(got.bytes_moved, kQkv + kOut + kLse + 2 * kQkv + 2 * kOut + kLse)
+      << "dqkv and dout too";
   EXPECT_EQ(got.ops, (std::vector<std::string>{"attention_forward", "attention_backward"}));
   // Random numbers take time and are no FLOPs, so with dropout the ops have other names.
   AttentionSpec spec = spec_of(c);

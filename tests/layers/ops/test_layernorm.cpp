@@ -78,6 +78,7 @@ void check_forward(const Data& d, bool with_bias, bool in_place) {
   EXPECT_TRUE(close(out["rstd"], truth.rstd, exact));
   EXPECT_TRUE(close(out["y"], truth.y, exact + tolerance(d.dtype, 1)));
   EXPECT_EQ(out.ops, std::vector<std::string>{"layernorm_forward"});
+  EXPECT_EQ(out.bytes_moved, d.n * (2 * d.c * size_of(d.dtype) + 8)) << "x, y and two statistics";
 }
 
 // The bits of the sums are those of sum_lanes, whatever the instruction set computes them.

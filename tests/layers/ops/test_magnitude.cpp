@@ -92,7 +92,13 @@ TEST(Magnitude, FactorsAndTheirSlopes) {
             magnitude_factor_backward(c.ctx(), {of_dm, add}, of_dg, by);
           }
         };
-        for (const Outputs& o : {run_in_all_modes(body), run_in_all_schedules(body)}) {
+        const Outputs plain = run_in_all_modes(body);
+        const int64_t by = normed ? O * size_of(t) : 0;
+        EXPECT_EQ(plain.flops, 2 * O + (add ? 2 : 1) * O);
+        EXPECT_EQ(plain.bytes_moved, 4 * O + O * size_of(t) + by  // of m and the norms g
+                                         + 4 * O                  // one
+                                         + 4 * O + by + (add ? 8 : 4) * O);
+        for (const Outputs& o : {plain, run_in_all_schedules(body)}) {
           EXPECT_TRUE(close(o["g"], g, tolerance(DType::f32, 2)));
           EXPECT_EQ(o["one"], Values(static_cast<size_t>(O), 1.0));
           EXPECT_TRUE(close(o["dm"], dm, tolerance(DType::f32, 2)));

@@ -56,6 +56,8 @@ void check_dropout_op(const Sizes& s, DType t, float p, bool in_place) {
   }
   EXPECT_TRUE(close(out["y"], y, tolerance(t, 1)));
   EXPECT_TRUE(close(out["dx"], dx, tolerance(t, 1)));
+  EXPECT_EQ(out.flops, 2 * n * s.c);
+  EXPECT_EQ(out.bytes_moved, 4 * n * s.c * size_of(t)) << "x to y, dy to dx";
 }
 
 // A channel whose number equals p is kept, and dropped for the next larger p: numbers below and

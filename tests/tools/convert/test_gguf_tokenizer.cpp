@@ -134,6 +134,33 @@ TEST_F(Pieces, SpacesBeforeTheText) {
   EXPECT_EQ(ends(replace, gemma), std::pair(false, true));
 }
 
+// llama.cpp puts one before every text that begins, which is said where the tokenizer does not.
+TEST_F(Pieces, ASpaceThatLlamaCppAddsIsSaid) {
+  const auto said = [&](const char* scheme) {
+    const Tokenizer t = tokenizer([&](json& j) {
+      if (scheme == nullptr) return;
+      j["normalizer"] = nullptr;
+      j["pre_tokenizer"] = {{"type", "Metaspace"},
+                            {"replacement", "\u2581"},
+                            {"prepend_scheme", scheme},
+                            {"split", false}};
+    });
+    ModelSpec model;
+    model.V = t.vocab_size();
+    GgufMetadata out;
+    std::string all;
+    for (const std::string& note : add_gguf_tokenizer(t, model, "", "nowhere", out)) all += note;
+    return all;
+  };
+  const std::string words = "puts no space before a text that begins with one";
+  EXPECT_EQ(said(nullptr).find(words), std::string::npos) << "SentencePiece's own";
+  EXPECT_EQ(said("never").find(words), std::string::npos);
+  EXPECT_NE(said("always").find(words + "; llama.cpp does"), std::string::npos) << said("always");
+  EXPECT_NE(said("first").find(words + ", nor after special tokens inside a text; llama.cpp does"),
+            std::string::npos)
+      << said("first");
+}
+
 TEST_F(Pieces, OthersAreRefused) {
   struct Row {
     const char* words;

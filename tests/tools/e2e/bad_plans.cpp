@@ -130,6 +130,12 @@ std::vector<BadRow> bad_plans() {
          {resealed("/decisions/offload_gradients", "cpu"),
           resealed("/decisions/update", "in backward")});
 
+  refuse("plan: updates by the host of states that are not there", {},
+         data("offload_optimizer cpu and offload_gradients cpu for offload_update cpu in @p.json / "
+              "decisions",
+              "offload_optimizer none, offload_gradients cpu", again),
+         {resealed("/decisions/offload_update", "cpu"),
+          resealed("/decisions/offload_gradients", "cpu")});
   refuse("plan: weights with the host without the optimizer's state", {},
          data("offload_optimizer cpu and packed_weights none for offload_params cpu in @p.json / "
               "decisions",

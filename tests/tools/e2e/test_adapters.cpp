@@ -89,7 +89,8 @@ TEST_F(Adapters, EveryKeyIsInTheFolder) {
   w_.trained("run", {"model=" + w_.path("base/final"), "tokenizer=null", "peft=lora", "lora_r=2",
                      "lora_alpha=3", "target_modules=[c_attn,c_proj]", "exclude_modules=mlp.c_proj",
                      "use_rslora=true", "init_lora_weights=gaussian", "bias=lora_only",
-                     "layers_to_transform=[1-1]", "max_steps=1"});
+                     "layers_to_transform=[1-1]", "rank_pattern={c_proj: 3}",
+                     "alpha_pattern={c_attn: 5}", "max_steps=1"});
   const Json config = w_.json("run/final/adapter_config.json");
   EXPECT_EQ(config["r"], 2);
   EXPECT_EQ(config["lora_alpha"], 3);
@@ -97,6 +98,8 @@ TEST_F(Adapters, EveryKeyIsInTheFolder) {
   EXPECT_EQ(config["init_lora_weights"], "gaussian");
   EXPECT_EQ(config["bias"], "lora_only");
   EXPECT_EQ(config["layers_to_transform"], Json({1}));
+  EXPECT_EQ(config["rank_pattern"], Json({{"transformer.h.1.attn.c_proj", 3}}));
+  EXPECT_EQ(config["alpha_pattern"], Json({{"transformer.h.1.attn.c_attn", 5}}));
   const SafetensorsReader file(w_.path("run/final/adapter_model.safetensors"));
   std::vector<std::string> names;
   for (const SafeTensor& t : file.tensors()) names.push_back(t.name);
@@ -195,19 +198,20 @@ TEST_F(Adapters, ABaseInFourBits) {
   EXPECT_FALSE(exists(w_.path("merged")));
 }
 
-// Methods that scale: as a new adapter the base, another model after, unmerged as merged, resumed to the bit
-// under another policy, and gone on with.
-struct ScalingMethod {
+// Methods: as a new adapter the base, another model after, unmerged as merged, resumed to the bit under
+// another policy, and gone on with.
+struct Method {
   const char* name;
   std::vector<std::string> keys;
   const char* type;
   size_t tensors;
   const char* of_layer;  // a tensor's end, and its shape
   std::vector<int64_t> shape;
+  const char* refused = nullptr;  // what a merge says, if it does not
 };
 
-TEST_F(Adapters, MethodsThatScale) {
-  const ScalingMethod kMethods[] = {
+TEST_F(Adapters, Methods) {
+  const Method kMethods[] = {
       {"dora",
        {"peft=dora", "lora_r=4", "lora_dropout=0.1", "target_modules=all-linear"},
        "LORA",
@@ -220,10 +224,41 @@ TEST_F(Adapters, MethodsThatScale) {
        24,
        "mlp.c_proj.lora_magnitude_vector",
        {32}},
+      {"pissa",
+       {"peft=lora", "lora_r=4", "init_lora_weights=pissa", "target_modules=all-linear"},
+       "LORA",
+       16,
+       "attn.c_attn.lora_A.weight",
+       {4, 32}},
+      {"lora_fa",
+       {"peft=lora_fa", "lora_r=4", "target_modules=all-linear"},
+       "LORA",
+       16,
+       "attn.c_attn.lora_A.weight",
+       {4, 32}},
+      {"table",
+       {"peft=lora", "lora_r=4", "target_modules=[wte,c_attn]"},
+       "LORA",
+       6,
+       "attn.c_attn.lora_B.weight",
+       {96, 4},
+       "a head of its own to merge"},
+      {"vera",
+       {"peft=vera", "lora_r=16", "lora_dropout=0.1", "target_modules=all-linear"},
+       "VERA",
+       16,
+       "attn.c_attn.vera_lambda_b",
+       {96}},
+      {"miss",
+       {"peft=miss", "lora_r=6", "target_modules=all-linear"},
+       "MISS",
+       8,
+       "attn.c_attn.miss_block",
+       {6, 96}},
       {"ia3", {"peft=ia3"}, "IA3", 4, "attn.c_attn.ia3_l", {96, 1}},
       {"ia3_4", {"peft=ia3", "load_in_4bit=true"}, "IA3", 4, "mlp.c_proj.ia3_l", {1, 128}}};
   const std::string base = w_.path("base/final");
-  for (const ScalingMethod& m : kMethods) {
+  for (const Method& m : kMethods) {
     SCOPED_TRACE(m.name);
     const std::string name = m.name, whole = name + "_run", parts = name + "_parts";
     const std::vector<std::string> keys = joined(
@@ -253,8 +288,14 @@ TEST_F(Adapters, MethodsThatScale) {
     EXPECT_GT(std::fabs(unmerged - before), 1e-4 * before) << "nothing was learned";
     const std::string merged = w_.path(name + "_merged");
     const Outcome merge = run({"merge", "--model", base, "--adapter", adapter, "--output", merged});
-    ASSERT_EQ(merge.code, 0) << merge.err;
-    EXPECT_NEAR(loss({"--model", merged}), unmerged, 1e-5 * unmerged);
+    if (m.refused) {
+      EXPECT_EQ(merge.code, 2);
+      EXPECT_NE(merge.err.find(m.refused), std::string::npos) << merge.err;
+      EXPECT_FALSE(exists(merged));
+    } else {
+      ASSERT_EQ(merge.code, 0) << merge.err;
+      EXPECT_NEAR(loss({"--model", merged}), unmerged, 1e-5 * unmerged);
+    }
     const Outcome text = run({"generate", "--model", base, "--adapter", adapter, "--prompt", "the",
                               "--max-new-tokens", "3", "--temperature", "0"});
     EXPECT_EQ(text.code, 0) << text.err;
@@ -282,6 +323,50 @@ TEST_F(Adapters, MethodsThatScale) {
   EXPECT_NE(other.err.find("peft: ia3 for " + w_.path("ia3_run/final") + ", or none"),
             std::string::npos)
       << other.err;
+}
+
+// Made of the weights over a base in 4 bits: of what is left of them the codes are, or of what the codes
+// lost. Resumed to the bit, and evaluated as in the run.
+TEST_F(Adapters, MadeOfWeightsThatRestInCodes) {
+  const std::string base = w_.path("base/final");
+  for (const std::string way : {"pissa_niter_4", "loftq"}) {
+    SCOPED_TRACE(way);
+    const std::vector<std::string> keys = {
+        "model=" + base, "tokenizer=null",     "peft=qlora",
+        "lora_r=4",      "precision=fp32",     "save_steps=5",
+        "eval_steps=4",  "learning_rate=0.02", "init_lora_weights=" + way};
+    w_.trained(way, keys);
+    expect_planned_is_measured(w_, way);
+    lose_power_after(w_, way, way + "_parts", 5);
+    w_.trained(way + "_parts", joined(keys, {"resume=latest", "recompute=block"}));
+    EXPECT_EQ(w_.curve(way), w_.curve(way + "_parts"));
+    const std::string adapter = w_.path(way + "/final");
+    const bool left = way != "loftq";
+    EXPECT_EQ(w_.json(way + "/final/adapter_config.json")["init_lora_weights"],
+              left ? Json(way) : Json(true));
+    w_.trained(way + "_on", {"model=" + base, "tokenizer=null", "adapter=" + adapter, "peft=qlora",
+                             "precision=fp32", "max_steps=2"});
+    EXPECT_NEAR(w_.metrics(way + "_on").front()["eval_loss"].get<double>(), w_.last_eval_loss(way),
+                1e-6);
+    const double unmerged = loss({"--model", base, "--adapter", adapter});
+    const std::vector<std::string> merge = {
+        "merge", "--model", base, "--adapter", adapter, "--output", w_.path(way + "_merged")};
+    const Outcome o = run(merge);
+    if (left) {
+      EXPECT_EQ(o.code, 2);
+      EXPECT_NE(o.err.find("the base as it is to merge " + adapter), std::string::npos) << o.err;
+      EXPECT_FALSE(exists(w_.path(way + "_merged")));
+      const Outcome full = run(joined(merge, {"--base-form", "full"}));
+      EXPECT_EQ(full.code, 0) << full.err;
+    } else {
+      ASSERT_EQ(o.code, 0) << o.err;
+      EXPECT_NEAR(loss({"--model", w_.path(way + "_merged")}), unmerged, 1e-5 * unmerged);
+    }
+  }
+  const Outcome other = w_.train("loftq", {"model=" + base, "tokenizer=null", "peft=qlora",
+                                           "lora_r=4", "precision=fp32", "resume=latest"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find(" of loftq"), std::string::npos) << other.err;
 }
 
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {

@@ -116,6 +116,14 @@ TEST(Chats, AreLearnedEvaluatedAndTalkedTo) {
                              "--temperature", "0", "--max-new-tokens", "8", "--json"});
   ASSERT_EQ(fresh.code, 0) << fresh.err;
   EXPECT_EQ(Json::parse(fresh.out)["tokens"], second["tokens"]);
+  // Begun again, the same words have the same answer: all but the last token of them is in the cache,
+  // which has to be fed for what follows it.
+  const Outcome again = run(talk, "Hi\n/reset\nHi\n");
+  ASSERT_EQ(again.code, 0) << again.err;
+  const Json repeated = Json::parse(again.out.substr(again.out.find('\n') + 1));
+  EXPECT_EQ(repeated["tokens"], first["tokens"]);
+  EXPECT_EQ(repeated["prompt_tokens"], first["prompt_tokens"]);
+  EXPECT_EQ(repeated["cached_tokens"].get<int>(), first["prompt_tokens"].get<int>() - 1);
 
   spill(w.path("run/final/generation_config.json"),
         "{\"do_sample\": true, \"temperature\": 0.5, \"top_p\": 0.9, \"max_new_tokens\": 3}");
@@ -125,6 +133,20 @@ TEST(Chats, AreLearnedEvaluatedAndTalkedTo) {
   EXPECT_NE(asked.err.find("generation_config.json: do_sample, temperature 0.5, top_p 0.9\n"),
             std::string::npos)
       << asked.err;
+  // Who names a temperature draws, with the rest of what the file says; without one do_sample decides.
+  spill(w.path("run/final/generation_config.json"), "{\"temperature\": 0.5, \"top_p\": 0.9}");
+  const auto said_of = [&](const std::vector<std::string>& more) {
+    const Outcome o2 = run(joined({"generate", "--model", w.path("run/final"), "--prompt", "Hi",
+                                   "--use-generation-config", "--max-new-tokens", "1"},
+                                  more));
+    EXPECT_EQ(o2.code, 0) << o2.err;
+    return o2.err;
+  };
+  EXPECT_NE(said_of({}).find("generation_config.json: greedy (no do_sample)\n"), std::string::npos);
+  EXPECT_NE(said_of({"--temperature", "0"}).find("generation_config.json: nothing that differs\n"),
+            std::string::npos);
+  EXPECT_NE(said_of({"--temperature", "0.7"}).find("generation_config.json: top_p 0.9\n"),
+            std::string::npos);
   spill(w.path("run/final/generation_config.json"), "{\"penalty_alpha\": 0.6}");
   const Outcome unknown = run(
       {"generate", "--model", w.path("run/final"), "--prompt", "Hi", "--use-generation-config"});

@@ -335,6 +335,24 @@ TEST(Encoders, SeveralLabelsAndValues) {
   const std::vector<Json> of_values = predicted(w.path("values/final"), w.path("values.tsv"));
   EXPECT_NEAR(of_values[0]["value"].get<double>(), 1.5, 0.5);
   EXPECT_NEAR(of_values[1]["value"].get<double>(), -0.5, 0.5);
+  // What is read by people has the same numbers, shorter.
+  const auto table = [&](const char* model, const char* data) {
+    const Outcome o = run({"predict", "--model", w.path(model), "--data", w.path(data)});
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.out;
+  };
+  const std::string in_words = table("values/final", "values.tsv");
+  for (size_t row = 0; row < 2; ++row) {
+    char number[32];
+    std::snprintf(number, sizeof number, "  %.6g ", of_values[row]["value"].get<double>());
+    EXPECT_NE(in_words.find(number), std::string::npos) << number << "\n" << in_words;
+  }
+  const std::string labels = table("several/final", "several.jsonl");
+  for (const auto& [name, score] : of_several["probabilities"].items()) {
+    char number[64];
+    std::snprintf(number, sizeof number, "%s %.4f", name.c_str(), score.get<double>());
+    EXPECT_NE(labels.find(number), std::string::npos) << number << "\n" << labels;
+  }
   const Json pearson = evaluated(w.path("values/final"), w.path("values.tsv"));
   EXPECT_GT(pearson["pearson"], 0.99) << pearson;
 }
@@ -358,6 +376,32 @@ TEST(Encoders, ThePreviewShowsTokensLabelsAndMasks) {
     EXPECT_NE(sample["text"].get<std::string>().find(label), std::string::npos) << sample;
     EXPECT_TRUE(sample["text"].get<std::string>().starts_with("[CLS] ")) << sample;
   }
+  // What the file has in sum is what its rows have.
+  const Json all = Json::parse(preview({"--json", "-n", "1000"}));
+  size_t tokens = 0, longest = 0;
+  std::set<int64_t> rows;
+  for (const Json& sample : all["samples"])
+    if (rows.insert(sample["row"].get<int64_t>()).second) {
+      tokens += sample["tokens"].size();
+      longest = std::max(longest, sample["tokens"].size());
+    }
+  const Outcome said = run(encoder_arguments(w, "one", {"max_steps=1"}));
+  ASSERT_EQ(said.code, 0) << said.err;
+  EXPECT_NE(said.out.find("train_data: " + std::to_string(rows.size()) + " rows, " +
+                          std::to_string(tokens) + " tokens, longest " + std::to_string(longest)),
+            std::string::npos)
+      << said.out;
+  spill(w.path("several.jsonl"),
+        "{\"text\": \"a good film\", \"labels\": [1.0, 0.0, 1.0]}\n"
+        "{\"text\": \"a bad film\", \"labels\": [0.0, 1.0, 1.0]}\n");
+  const Json several = Json::parse(
+      preview({"--json", "-n", "2", "global_batch_size=2", "train_data=" + w.path("several.jsonl"),
+               "eval_data=" + w.path("several.jsonl")}));
+  ASSERT_EQ(several["samples"].size(), 2u);
+  for (const Json& sample : several["samples"])
+    EXPECT_EQ(sample["values"], sample["text"].get<std::string>().find("good") != std::string::npos
+                                    ? Json({1.0, 0.0, 1.0})
+                                    : Json({0.0, 1.0, 1.0}));
   const std::string text = preview({"-n", "1", "--held-out"});
   EXPECT_NE(text.find("[CLS]"), std::string::npos) << text;
   const std::string masked = preview({"task=masked_lm", "train_data=" + w.path("lines.txt"),

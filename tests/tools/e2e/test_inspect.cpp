@@ -86,7 +86,14 @@ TEST(Inspect, CheckpointsAndRuns) {
   EXPECT_EQ(c["kind"], "checkpoint");
   EXPECT_EQ(c["complete"], true);
   EXPECT_EQ(c["step"], 6);
+  EXPECT_EQ(c["samples"], 6 * 6);
   EXPECT_EQ(c["tokens_seen"], 6 * 6 * 32);
+  const Json at_six = w.json("run/checkpoint-6/trainer_state.json");
+  EXPECT_NEAR(c["epoch"].get<double>(), at_six["epoch"].get<double>(), 1e-6);
+  EXPECT_EQ(c["tokens_seen"], at_six["num_input_tokens_seen"]);
+  EXPECT_EQ(at_six["num_train_epochs"],
+            std::ceil(12 * 6 / c["pinned"]["train_samples"].get<double>()))
+      << "those that max_steps begins, as transformers' Trainer has it";
   EXPECT_EQ(c["pinned"]["global_batch"], 6);
   EXPECT_EQ(c["pinned"]["precision"], "fp32");
   const Json state = w.json("run/checkpoint-6/snug_state.json");

@@ -1,8 +1,10 @@
 // What a run does about the machine it is on: threads, waiting, calibration, benchmarks.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include "tests/tools/e2e/runs.h"
 
@@ -175,6 +177,40 @@ TEST(SlowMachine, ARunGoesOnWithTheKernelsOfItsCheckpoint) {
   EXPECT_TRUE(weights("damaged") == weights("fresh"));
 }
 
+// The last table of `snug bench`: kinds, what lies between, the step; each line's last figure is what the
+// prediction misses, as a share of the step.
+void expect_table_adds_up(const std::string& out) {
+  EXPECT_NE(out.find("roofs"), std::string::npos);
+  std::istringstream table(out.substr(out.find("\nof a step")));
+  struct Line {
+    std::string what;
+    double ms, predicted, share;
+  };
+  std::vector<Line> lines;
+  std::string text;
+  for (std::getline(table, text), std::getline(table, text); std::getline(table, text);) {
+    Line line;
+    std::istringstream words(text.substr(29));
+    int64_t calls = 0;
+    char percent = 0;
+    if (!(words >> calls >> line.ms >> line.predicted >> line.share >> percent)) continue;
+    line.what = text.substr(0, text.find("  "));
+    lines.push_back(line);
+  }
+  ASSERT_GT(lines.size(), 5u) << out;
+  const Line& step = lines.back();
+  EXPECT_EQ(step.what, "the step");
+  double sum = 0;
+  for (const Line& line : lines) {
+    // Printed are thousandths of a millisecond and tenths of a percent.
+    EXPECT_NEAR(line.share, 100 * (line.predicted - line.ms) / step.ms,
+                0.051 + 100 * 0.0011 / step.ms * (1 + std::fabs(line.share) / 100))
+        << line.what;
+    if (&line != &step && line.what != "in ops") sum += line.ms;
+  }
+  EXPECT_NEAR(sum, step.ms, 0.02 * step.ms) << "kinds below a thousandth are left out\n" << out;
+}
+
 TEST(SlowMachine, BenchmarksGiveTheFiguresTheyPromise) {
   const Workspace w;
   const auto bench = [&](const char* kind, const std::vector<std::string>& more) {
@@ -253,8 +289,9 @@ TEST(SlowMachine, BenchmarksGiveTheFiguresTheyPromise) {
   }
   EXPECT_EQ(used, 15);  // five weights in three directions, each by one kernel
   EXPECT_GT(packed, 0);
-  for (const char* kind : {"step", "ops", "gemm"})
+  for (const char* kind : {"ops", "gemm"})
     EXPECT_NE(bench(kind, {}).find("roofs"), std::string::npos) << kind;
+  expect_table_adds_up(bench("step", {}));
 }
 
 TEST(Machine, WordsThatAreNoBenchmark) {

@@ -2,6 +2,7 @@
 // prediction.
 #include <gtest/gtest.h>
 
+#include "engine/core/units.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -130,6 +131,18 @@ TEST(PlanCommand, ComparesOptimizers) {
                            "4 B of state a parameter; state ", "2.03 B of state a parameter, with ",
                            " less, peak ", " more, peak ", "may\nshow as nothing"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
+  // In lines that are as long as the terminal is wide.
+  std::string line = text.out;
+  for (size_t at = 0; (at = line.find('\n', at)) != std::string::npos;)
+    line.replace(at, std::min(line.find_first_not_of("\n ", at), line.size()) - at, " ");
+  for (int i = 1; i < 7; ++i) {
+    const int64_t less = all["plans"][static_cast<size_t>(i)]["saved_state_bytes"];
+    ASSERT_NE(less, 0);
+    EXPECT_NE(line.find("state " + human_bytes(std::abs(less)) + (less > 0 ? " less" : " more")),
+              std::string::npos)
+        << less << "\n"
+        << line;
+  }
   const Outcome unknown = run(joined(tiny, {"--compare", "optim=adamw,adan"}));
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("did you mean adam?"), std::string::npos) << unknown.err;
@@ -256,7 +269,14 @@ TEST(PlanCommand, SaysWhatTheBudgetCosts) {
   const std::string least = std::to_string(open["minimum_bytes"].get<int64_t>());
   const Json tight = Json::parse(run(joined(kGpt2, {"memory=" + least, "--json"})).out);
   EXPECT_TRUE(tight["fits"].get<bool>());
-  EXPECT_GT(tight["price"]["slower_than_unlimited"], 0.0);
+  const double slower = tight["price"]["slower_than_unlimited"];
+  EXPECT_GT(slower, 0.0);
+  // By how much a step is slower, and how many tokens a second that takes, are two figures.
+  EXPECT_NEAR(tight["price"]["fewer_tokens_than_unlimited"].get<double>(), slower / (1 + slower),
+              1e-9);
+  EXPECT_NEAR(open["predicted_tokens_per_second"].get<double>() /
+                  tight["predicted_tokens_per_second"].get<double>(),
+              1 + slower, 1e-6 * (1 + slower));
   EXPECT_NE(tight["sentence"].get<std::string>().find("fewer tokens/s than without a budget"),
             std::string::npos);
   EXPECT_FALSE(tight["solver"]["result"].get<std::string>().empty());

@@ -448,7 +448,7 @@ TEST_F(Preferences, WhatIsRefused) {
       {good, {"max_length=1"}, "a pair whose prompt leaves room for an answer"},
       {good,
        {"peft=null", "target_modules=null", "lora_r=8"},
-       "peft: lora, qlora, dora or ia3 for loss_type"},
+       "peft: lora, qlora, dora, lora_fa, ia3, vera or miss for loss_type"},
       {good, {"lora_dropout=0.1"}, "no dropout with task: dpo"},
       {good, {"bias=all"}, "bias: none for loss_type"},
       {good, {"modules_to_save=[lm_head]"}, "no modules_to_save for loss_type"},

@@ -283,7 +283,15 @@ TEST(Story, EpochsBringEvaluationsAndCheckpoints) {
     if (line.contains("eval_loss") && line["step"] > 0) evaluated.push_back(line["step"]);
   EXPECT_EQ(evaluated, steps);
   EXPECT_TRUE(has(slurp(w.path("run/config.resolved.yaml")), "save_steps: epoch\n"));
-  EXPECT_EQ(w.json("run/trainer_state.json")["save_steps"], steps[0]);
+  const Json state = w.json("run/trainer_state.json");
+  for (const char* every : {"save_steps", "eval_steps"}) EXPECT_EQ(state[every], steps[0]) << every;
+  // As transformers' Trainer counts them: samples of 32 tokens by 50 a step.
+  EXPECT_EQ(state["global_step"], steps[2]);
+  EXPECT_EQ(state["max_steps"], steps[2]);
+  EXPECT_EQ(state["num_input_tokens_seen"], int64_t{steps[2]} * 50 * 32);
+  EXPECT_EQ(state["num_train_epochs"], 3) << "though the last step is of a fourth one too";
+  EXPECT_GT(50 * steps[2], 3 * samples);
+  EXPECT_NEAR(state["epoch"].get<double>(), 50.0 * steps[2] / static_cast<double>(samples), 1e-9);
   // It goes on from its own file.
   EXPECT_EQ(run({"train", w.path("run"), "num_train_epochs=4"}).code, 0);
   EXPECT_EQ(complete_checkpoints(w, "run").size(), 4u);

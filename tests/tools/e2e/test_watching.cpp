@@ -135,6 +135,8 @@ TEST(Watching, TextIsSampledWithDataToEvaluateAndWithout) {
     EXPECT_EQ(count_of(o.out, "\n  sample: the"), 4) << o.out;
     EXPECT_EQ(count_of(o.out, "  validation loss "), share[1] == 0 ? 0 : 4) << o.out;
     expect_planned_is_measured(w, "run");
+    w.trained("silent", {std::string("eval_fraction=") + share, "overwrite=true"});
+    EXPECT_EQ(w.losses("run"), w.losses("silent")) << "a sample is nothing to what is learned";
   }
   // More than the model has positions for is none, and takes no memory: the old run is gone by
   // then.
@@ -165,6 +167,20 @@ TEST(Watching, EarlyStopping) {
   for (const Json& line : w.metrics("whole"))
     if (line.contains("loss")) logged.push_back(line["step"].get<int>());
   EXPECT_EQ(logged, (std::vector<int>{3, 4})) << "the last line holds what was left";
+  // Where nothing is left since the last line there is no other; the end of all steps is the same matter.
+  const auto steps_of = [&](const char* name, const std::vector<std::string>& more) {
+    std::vector<std::string> keys = still;
+    keys.insert(keys.end(), more.begin(), more.end());
+    w.trained(name, keys);
+    std::vector<int> steps;
+    for (const Json& line : w.metrics(name))
+      if (line.contains("loss")) steps.push_back(line["step"].get<int>());
+    return steps;
+  };
+  EXPECT_EQ(steps_of("even", {"early_stopping_patience=2", "logging_steps=2"}),
+            (std::vector<int>{2, 4}));
+  EXPECT_EQ(steps_of("five", {"max_steps=5"}), (std::vector<int>{3, 5}));
+  EXPECT_EQ(steps_of("six", {"max_steps=6"}), (std::vector<int>{3, 6}));
 
   // The count of evaluations survives an interruption.
   fs::copy(w.path("whole"), w.path("parts"), fs::copy_options::recursive);

@@ -1,4 +1,4 @@
-#include "layers/parts/scaled_linear.h"
+#include "layers/adapters/scaled_linear.h"
 
 #include "engine/blas/matmul.h"
 #include "engine/kernels/kernels.h"
@@ -11,20 +11,21 @@ namespace {
 
 struct Scaled {
   LinearParams params;
-  AdapterUp up;
-  BehindScale behind;
+  std::shared_ptr<const LowRank> up;
+  std::vector<ScaledRows> scales;
+  BehindProduct behind;
   int x = -1, v = -1, norms = -1, y = -1;  // slots
   int64_t out = 0;
   Name g, dg, branch, dbranch, rest;
 
-  bool dora() const { return up.kind == AdapterKind::dora; }
+  bool dora() const { return up != nullptr; }
   // Added behind the scale.
   int bias() const { return dora() ? params.bias : -1; }
 };
 
 // m or l of a module, as a vector.
-View magnitude(Context& ctx, Runtime& rt, const AdapterUp::Piece& piece) {
-  return rt.params.acquire(ctx, piece.magnitude).reshaped({piece.rows});
+View magnitude(Context& ctx, Runtime& rt, const ScaledRows& piece) {
+  return rt.params.acquire(ctx, piece.param).reshaped({piece.rows});
 }
 
 GradView flat(const GradView& d) {
@@ -33,7 +34,7 @@ GradView flat(const GradView& d) {
 
 // Whether x differs from what the adapter reads of it.
 bool drops(const Scaled& d, const Pass& p) {
-  return d.up.dropout.p > 0.0f && p.mode() == PassMode::train;
+  return d.up && !d.up->dropout.none() && p.mode() == PassMode::train;
 }
 
 void product_forward(Context& ctx, Pass& p, const Scaled& d) {
@@ -41,39 +42,43 @@ void product_forward(Context& ctx, Pass& p, const Scaled& d) {
   if (!d.dora()) return linear_forward(ctx, rt, d.params, p.view(d.v), p.view(d.x));
   const Context::Scope scope = scope_of(ctx, d.params);
   Tensor made;
-  const View x = rt.adapters ? adapter_input(ctx, p, d.up, p.view(d.x), made) : p.view(d.x);
+  const View x = rt.adapters ? d.up->dropout.forward(ctx, p, p.view(d.x), made) : p.view(d.x);
   const View weight = rt.params.acquire(ctx, d.params.weight);
   matmul(ctx, p.view(d.v), x, weight,
          {.transpose_b = true, .b_packed = rt.packed_weight(d.params.weight).forward});
-  if (rt.adapters) adapter_norms(ctx, rt.params, d.up, weight, p.view(d.norms));
+  if (rt.adapters) weight_norms(ctx, rt.params, *d.up, weight, p.view(d.norms));
   rt.params.release(ctx, d.params.weight);
-  adapter_up_forward(ctx, p, d.up, p.view(d.v));
+  d.up->forward(ctx, p, p.view(d.v));
 }
 
 void product_backward(Context& ctx, Pass& p, const Scaled& d) {
   const View dv = p.gradient(d.v);
   if (d.dora())
-    adapter_up_backward(ctx, p, d.up, dv);
+    d.up->backward(ctx, p, dv);
   else
     linear_backward_params(ctx, p.environment<Runtime>(), d.params, dv, {});
   p.done(d.x);
   if (!p.wants_gradient(d.x)) return;
   const GradView dx = p.open_gradient(ctx, d.x);
+  Runtime& rt = p.environment<Runtime>();
+  if (!d.up) return linear_backward_input(ctx, rt, d.params, dx, dv);
   Tensor made;
-  const GradView to = adapter_input_gradient(ctx, d.up, dx, made);
-  linear_backward_input(ctx, p.environment<Runtime>(), d.params, to, dv);
-  adapter_input_backward(ctx, p, d.up, dx, to);
+  const GradView to = d.up->dropout.open(ctx, dx, made);
+  linear_backward_input(ctx, rt, d.params, to, dv);
+  d.up->dropout.close(ctx, p, dx, to);
 }
 
 Tensor factors(Context& ctx, Pass& p, const Scaled& d, const View& norms) {
   Runtime& rt = p.environment<Runtime>();
   Tensor g = ctx.tensor(d.g, {d.out}, DType::f32, Category::workspace);
-  if (d.up.rows < d.out || !rt.adapters) magnitude_factor_forward(ctx, g, {}, {});
+  int64_t rows = 0;
+  for (const ScaledRows& piece : d.scales) rows += piece.rows;
+  if (rows < d.out || !rt.adapters) magnitude_factor_forward(ctx, g, {}, {});
   if (!rt.adapters) return g;
-  for (const AdapterUp::Piece& piece : d.up.pieces) {
+  for (const ScaledRows& piece : d.scales) {
     magnitude_factor_forward(ctx, g.view().rows(piece.row, piece.rows), magnitude(ctx, rt, piece),
                              norms.defined() ? norms.rows(piece.row, piece.rows) : View());
-    rt.params.release(ctx, piece.magnitude);
+    rt.params.release(ctx, piece.param);
   }
   return g;
 }
@@ -84,7 +89,7 @@ void add_dropped(Context& ctx, Pass& p, const Scaled& d, const View& y) {
   if (!drops(d, p) || !rt.adapters) return;
   const Context::Scope scope = scope_of(ctx, d.params);
   Tensor made;
-  const View rest = adapter_input(ctx, p, d.up, p.view(d.x), made);
+  const View rest = d.up->dropout.forward(ctx, p, p.view(d.x), made);
   scale(ctx, rest, -1.0f);
   add(ctx, rest, p.view(d.x));
   matmul(ctx, y, rest, rt.params.acquire(ctx, d.params.weight),
@@ -126,7 +131,7 @@ void add_dropped_backward(Context& ctx, Pass& p, const Scaled& d, const View& dy
   else
     copy(ctx, dx.view, rest);
   const Dims n = p.dims().of(dy.shape[0]);
-  dropout_backward(ctx, rest, rest, n.B, n.T, d.up.dropout, rt.state);
+  dropout_backward(ctx, rest, rest, n.B, n.T, d.up->dropout.spec(), rt.state);
   scale(ctx, rest, -1.0f);
   add(ctx, dx.view, rest);
 }
@@ -155,12 +160,12 @@ void scale_backward(Context& ctx, Pass& p, const Scaled& d) {
     const Tensor dg = ctx.tensor(d.dg, {d.out}, DType::f32, Category::workspace);
     const View dv = added ? p.open_gradient(ctx, d.v).view : dy;
     column_scale_backward(ctx, dv, dg, dy, v, g);
-    for (const AdapterUp::Piece& piece : d.up.pieces) {
-      if (!rt.grads->wants(piece.magnitude)) continue;
-      magnitude_factor_backward(ctx, flat(rt.grads->open(ctx, piece.magnitude)),
+    for (const ScaledRows& piece : d.scales) {
+      if (!rt.grads->wants(piece.param)) continue;
+      magnitude_factor_backward(ctx, flat(rt.grads->open(ctx, piece.param)),
                                 dg.view().rows(piece.row, piece.rows),
                                 norms.defined() ? norms.rows(piece.row, piece.rows) : View());
-      rt.grads->close(ctx, piece.magnitude);
+      rt.grads->close(ctx, piece.param);
     }
   }
   p.done(d.v);
@@ -171,10 +176,10 @@ void scale_backward(Context& ctx, Pass& p, const Scaled& d) {
 
 }  // namespace
 
-void adapter_norms(Context& ctx, ParamStore& store, const AdapterUp& up, const View& weight,
-                   const View& norms) {
+void weight_norms(Context& ctx, ParamStore& store, const LowRank& up, const View& weight,
+                  const View& norms) {
   const View a = store.acquire(ctx, up.a);
-  for (const AdapterUp::Piece& piece : up.pieces) {
+  for (const LowRank::Piece& piece : up.pieces) {
     adapted_row_norms(ctx, norms.rows(piece.row, piece.rows), weight.rows(piece.row, piece.rows),
                       a.rows(piece.col, piece.rank), store.acquire(ctx, piece.b), piece.scale);
     store.release(ctx, piece.b);
@@ -182,26 +187,29 @@ void adapter_norms(Context& ctx, ParamStore& store, const AdapterUp& up, const V
   store.release(ctx, up.a);
 }
 
-int scaled_linear(Wiring& w, const char* stage, const char* slot, const LinearParams& params,
-                  const AdapterUp& up, int x, const BehindScale& behind) {
-  const std::string own = std::string(stage) + "_scale";
+int scaled_linear(Wiring& w, const AdaptedLayer& layer, const char* slot,
+                  const LinearParams& params, const std::shared_ptr<const LowRank>& up,
+                  std::vector<ScaledRows> scales, int x, const BehindProduct& behind) {
+  const std::string& stage = layer.stage;
+  const std::string own = stage + "_scale";
   Scaled d;
   d.params = params;
   d.up = up;
+  d.scales = std::move(scales);
   d.behind = behind;
   d.x = x;
-  d.out = up.out;
-  d.v = w.rows(std::string(stage) + "_unscaled", up.out);
+  d.out = layer.out;
+  d.v = w.rows(stage + "_unscaled", layer.out);
   if (d.dora())
-    d.norms = w.body.add_slot({join(w.name, std::string(stage) + "_norms"), w.dtype,
-                               Category::activations, [out = up.out](Dims) { return Shape{out}; }});
-  d.y = w.rows(slot, up.out);
+    d.norms = w.body.add_slot({join(w.name, stage + "_norms"), w.dtype, Category::activations,
+                               [out = layer.out](Dims) { return Shape{out}; }});
+  d.y = w.rows(slot, layer.out);
   d.g = join(w.name, own + "_g");
   d.dg = join(w.name, own + "_dg");
   d.branch = join(w.name, "branch");
   d.dbranch = join(w.name, "dbranch");
   d.rest = join(w.name, own + "_dx");
-  const auto pieces = static_cast<int>(up.pieces.size());
+  const auto pieces = static_cast<int>(d.scales.size());
   Stage product{.name = Name(stage),
                 .inputs = {x},
                 .outputs = {d.v},
@@ -217,20 +225,20 @@ int scaled_linear(Wiring& w, const char* stage, const char* slot, const LinearPa
                .for_params = {d.v},
                .reading_params = pieces,
                .gradients = {d.v}};
-  for (const AdapterUp::Piece& piece : up.pieces) scaled.params.push_back(piece.magnitude);
+  for (const ScaledRows& piece : d.scales) scaled.params.push_back(piece.param);
   if (d.dora()) {
-    for (const AdapterUp::Piece& piece : up.pieces) product.params.push_back(piece.b);
+    product.params = up->params;
     product.reading_params = pieces;
-    product.inputs.push_back(up.u);
+    product.inputs.push_back(up->u);
     product.outputs.push_back(d.norms);
-    product.for_params = {up.u};
-    product.gradients.push_back(up.u);
+    product.for_params = {up->u};
+    product.gradients.push_back(up->u);
     scaled.inputs.push_back(d.norms);
     scaled.for_params.push_back(d.norms);
     scaled.for_inputs = {d.norms};
   }
   if (params.bias >= 0) (d.dora() ? scaled : product).params.push_back(params.bias);
-  if (up.dropout.p > 0.0f) {
+  if (up && !up->dropout.none()) {
     scaled.inputs.push_back(x);
     scaled.gradients.push_back(x);
   }
@@ -243,16 +251,9 @@ int scaled_linear(Wiring& w, const char* stage, const char* slot, const LinearPa
   return d.y;
 }
 
-int scaled_input(Wiring& w, const char* stage, const char* layer, int x) {
-  const std::string name = w.param_name(layer, "").str();
-  const auto found = w.adapters ? w.adapters->find(name) : Adapters::const_iterator();
-  if (!w.adapters || found == w.adapters->end() || !found->second.of_input()) return x;
-  const int64_t in = w.width(x);
-  const int l = w.param({.name = Name(adapter_scale_name(name, found->second, 0)),
-                         .shape = {1, in},
-                         .group = kGroupDecay,
-                         .init = Init::ones});
-  const std::string own = std::string(stage) + "_input";
+int scaled_input(Wiring& w, const AdaptedLayer& layer, int l, int x) {
+  const int64_t in = layer.in;
+  const std::string own = layer.stage + "_input";
   const int y = w.rows(own, in);
   const Name of_g = join(w.name, own + "_g"), of_dg = join(w.name, own + "_dg");
   const auto factors_of = [=](Context& ctx, Runtime& rt) {

@@ -1,6 +1,6 @@
-// Linear layers whose adapter learns a scale (adapter.h), W and b frozen.
+// Linear layers whose adapter learns a scale, W and b frozen.
 //
-// DoRA has LoRA's A and B and the magnitude m of each row:
+// DoRA has LoRA's A and B (low_rank.h) and the magnitude m of each row:
 //   y = g x' (W + s B A)^T + b + (x - x') W^T with x' = drop(x), g = m / ||W + s B A|| by rows, whose
 //   norm is a constant of backward. Liu et al., "DoRA", arXiv:2402.09353, in the form of PEFT.
 // IA3 has one vector l, of what the layer makes or, of a feed-forward layer, of what it reads:
@@ -19,25 +19,25 @@
 // decoded once; a second time only under dropout.
 #pragma once
 
+#include "layers/adapters/low_rank.h"
 #include "layers/parts/linear.h"
 
 namespace snug {
 
-// What is behind the scaled product: something in place, or the residual stream.
-struct BehindScale {
-  InPlace in_place = {};
-  int residual = -1;  // slot; -1: none
-  BranchDropout dropout = {};
+// What scales: rows of a layer.
+struct ScaledRows {
+  int param = -1;  // (rows) or (rows,1)
+  int64_t row = 0, rows = 0;
 };
 
-// The stages `stage` and `stage`_scale behind `up`, which adapter_down() gave; the slot of y.
-int scaled_linear(Wiring& w, const char* stage, const char* slot, const LinearParams& params,
-                  const AdapterUp& up, int x, const BehindScale& behind);
-// The stage `stage`_input and its slot, if the layer has an adapter that scales what it reads; else x.
-int scaled_input(Wiring& w, const char* stage, const char* layer, int x);
-
-// norms (out) of an adapter's modules, whose weight is held.
-void adapter_norms(Context& ctx, ParamStore& store, const AdapterUp& up, const View& weight,
-                   const View& norms);
+// The stages `stage` and `stage`_scale; the slot of y. `up` is DoRA's; null: IA3's.
+int scaled_linear(Wiring& w, const AdaptedLayer& layer, const char* slot,
+                  const LinearParams& params, const std::shared_ptr<const LowRank>& up,
+                  std::vector<ScaledRows> scales, int x, const BehindProduct& behind);
+// norms (out) of the rows of DoRA's modules, whose weight is held.
+void weight_norms(Context& ctx, ParamStore& store, const LowRank& up, const View& weight,
+                  const View& norms);
+// The stage `stage`_input of what `param` (1,in) scales, and its slot.
+int scaled_input(Wiring& w, const AdaptedLayer& layer, int param, int x);
 
 }  // namespace snug

@@ -1,0 +1,52 @@
+// What an adapter is, in the words of PEFT 0.21: fields of peft.LoraConfig, IA3Config and the others.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace snug {
+
+struct PeftConfig {
+  std::string method = "lora";  // AdapterMethod::name of kinds.h, which says which of these it has
+  int64_t r = 8;
+  double lora_alpha = 8;
+  double lora_dropout = 0;
+  // Names of modules (q_proj, or more of a path: layers.3.self_attn.q_proj), which the end of a
+  // module's path is; `all-linear`; one regular expression for whole paths. Empty: queries and values, or
+  // the one module that makes them, as PEFT has it for most families.
+  std::vector<std::string> target_modules;
+  std::vector<std::string> exclude_modules;  // the same; never matched
+  // Whether each of the two is one regular expression: PEFT's string, where a list holds names.
+  bool target_expression = false, exclude_expression = false;
+  bool use_rslora = false;          // s = alpha / sqrt(r), else alpha / r
+  bool use_dora = false;            // with a magnitude of each row (layers/parts/scaled_linear.h)
+  bool freeze_a = false;            // A stays as it begins: LoRA-FA, Zhang et al., arXiv:2308.03303
+  double d_initial = 0.1;           // of vera: what l_d begins with
+  int64_t projection_prng_key = 0;  // and what its matrices follow from
+  std::string init = "true";        // of A: true (as torch.nn.Linear) | gaussian
+  std::string bias = "none";        // none | all | lora_only: which are trained
+  // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.
+  // A classifier's output is always among them.
+  std::vector<std::string> modules_to_save;
+  std::vector<int64_t> layers_to_transform;  // empty: all
+  // Other ranks and alphas, by regular expressions of the end of a path: the first that fits counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  // Of ia3: those of the targets that scale what they read, by the ends of paths or one expression.
+  // Empty beside no targets: the projection behind the MLP.
+  std::vector<std::string> feedforward_modules;
+  bool feedforward_expression = false;
+  bool of_folder = false;  // of adapter_config.json, where a word that excludes nothing is no error
+
+  // How the frozen linear weights of the blocks rest, as bitsandbytes has it: nf4 or fp4 in blocks of
+  // 64, the scales in codes too or not. Empty: in the dtype that layers read.
+  std::string codec;
+  bool doubled = false;
+
+  std::string base;  // base_model_name_or_path
+  bool operator==(const PeftConfig&) const = default;
+};
+
+}  // namespace snug

@@ -1,0 +1,13 @@
+// The rows of kinds.h: one file each.
+#pragma once
+
+#include "layers/adapters/kinds.h"
+
+namespace snug {
+
+const AdapterMethod& lora_method();
+const AdapterMethod& ia3_method();
+const AdapterMethod& vera_method();
+const AdapterMethod& miss_method();
+
+}  // namespace snug

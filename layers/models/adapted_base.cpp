@@ -1,0 +1,130 @@
+#include "layers/models/adapted_base.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/error.h"
+#include "layers/adapters/kinds.h"
+#include "layers/adapters/low_rank.h"
+#include "layers/models/peft.h"
+#include "quant/weight_codes.h"
+
+namespace snug {
+namespace {
+
+std::vector<float> turned(const std::vector<float>& values, int64_t columns) {
+  const int64_t rows = static_cast<int64_t>(values.size()) / columns;
+  std::vector<float> out(values.size());
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      out[static_cast<size_t>(j * rows + i)] = values[static_cast<size_t>(i * columns + j)];
+  return out;
+}
+
+// The module of a layer's adapter that a tensor of its weight is; -1: none.
+int module_of_piece(const LinearAdapter& adapter, size_t piece) {
+  for (size_t k = 0; k < adapter.pieces.size(); ++k)
+    if (adapter.pieces[k].piece == piece) return static_cast<int>(k);
+  return -1;
+}
+
+std::string layer_of(const Model& model, int param) {
+  const std::string_view name = model.params()[param].name.view();
+  return name.ends_with(".weight") ? std::string(name.substr(0, name.size() - 7)) : "";
+}
+
+}  // namespace
+
+std::vector<float> weight_of(const SafeTensor& plain, bool transposed) {
+  std::vector<float> w(static_cast<size_t>(plain.elements()));
+  convert(plain.dtype, plain.data, plain.elements(), w.data());
+  return transposed ? turned(w, plain.shape[1]) : w;
+}
+
+FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<float>& w,
+                           int64_t in, const WeightCodes* codes, int threads) {
+  const FirstWay& way = *adapter.first_way;
+  const AdapterPiece& piece = adapter.pieces[k];
+  const int64_t out = static_cast<int64_t>(w.size()) / in;
+  std::vector<float> source = w;
+  if (const auto* const blocks = dynamic_cast<const BlockCodes*>(codes);
+      blocks && (way.of_decoded || way.of_error)) {
+    std::vector<std::byte> back;
+    encode_tensor(w.data(), out * in, DType::f32, blocks->spec(), threads, back);
+    std::vector<float> decoded(w.size());
+    std::memcpy(decoded.data(), back.data(), back.size());
+    if (way.of_decoded)
+      source = w = std::move(decoded);
+    else
+      for (size_t i = 0; i < source.size(); ++i) source[i] -= decoded[i];
+  }
+  const FirstFactors f =
+      way.make(source, out, in, piece.rank, piece.scale, adapter.rounds, threads);
+  if (way.residual) subtract_factors(w, out, in, f, piece.scale, threads);
+  return f;
+}
+
+bool AdaptedBase::takes(int param, size_t piece) const {
+  const auto adapter = model_.adapters().find(layer_of(model_, param));
+  return adapter != model_.adapters().end() && adapter->second.first_way &&
+         module_of_piece(adapter->second, piece) >= 0;
+}
+
+const SafeTensor& AdaptedBase::base(int param, size_t piece, const FilePiece& of_file,
+                                    const SafeTensor& plain) {
+  const ParamInfo& p = model_.params()[param];
+  const std::string layer = layer_of(model_, param);
+  const LinearAdapter& adapter = model_.adapters().at(layer);
+  const auto k = static_cast<size_t>(module_of_piece(adapter, piece));
+  std::vector<float> w = weight_of(plain, p.transposed_in_file);
+  const int64_t in = p.shape[1];
+  const FirstFactors f =
+      first_factors(adapter, k, w, in, p.coded() ? model_.params().codes() : nullptr, threads_);
+  // A of the modules side by side; B in our order of the rows.
+  const AdaptedLayer place = adapted_layer_of(model_, layer);
+  const int a = model_.params().find(low_rank_a(place)),
+            b = model_.params().find(low_rank_b(place, k));
+  std::vector<float>& all = first_[a];
+  all.resize(static_cast<size_t>(model_.params()[a].elements()));
+  int64_t row = 0;
+  for (size_t before = 0; before < k; ++before) row += adapter.pieces[before].rank;
+  std::copy(f.a.begin(), f.a.end(), all.begin() + row * in);
+  std::vector<float>& own = first_[b];
+  own.resize(f.b.size());
+  const int64_t rank = adapter.pieces[k].rank;
+  for (int64_t i = 0; i < of_file.rows; ++i)
+    std::copy_n(f.b.begin() + i * rank, rank,
+                own.begin() + (of_file.groups.any() ? of_file.groups.ours(i) : i) * rank);
+  Made& made = made_.emplace_back();
+  made.values = p.transposed_in_file ? turned(w, plain.shape[0]) : std::move(w);
+  made.tensor = {plain.name, SafeDType::F32, plain.shape,
+                 reinterpret_cast<const uint8_t*>(made.values.data()),
+                 static_cast<int64_t>(made.values.size()) * 4};
+  return made.tensor;
+}
+
+void AdaptedBase::add_shared() {
+  for (const AdapterKind* kind : kinds_of(model_.adapters())) {
+    const std::vector<AdaptedLayer> layers = layers_of(model_.adapters(), *kind);
+    std::vector<std::vector<float>> values = kind->shared_values(layers);
+    const std::vector<AdapterParam> params = kind->shared(layers);
+    for (size_t i = 0; i < params.size(); ++i)
+      first_[model_.params().find(params[i].name)] = std::move(values[i]);
+  }
+}
+
+const std::vector<float>* AdaptedBase::first(int param) {
+  const std::string name = model_.params()[param].name.str();
+  if (is_adapter_name(name) && !is_shared_adapter_name(name) && !first_.contains(param)) {
+    const PlacedParam placed = adapter_param_of(model_, name);
+    std::vector<float> values =
+        placed.layer.adapter->kind->first_values(placed.layer, placed.param);
+    if (!values.empty()) first_[param] = std::move(values);
+  }
+  const auto found = first_.find(param);
+  return found == first_.end() ? nullptr : &found->second;
+}
+
+}  // namespace snug

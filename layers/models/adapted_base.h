@@ -1,0 +1,49 @@
+// The weights of a base as an adapter has them that is made of them (layers/adapters/first_weights.h):
+// while they are read from its files, what is left of each, and the first A and B.
+#pragma once
+
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/io/safetensors.h"
+#include "layers/adapters/first_weights.h"
+#include "layers/models/family.h"
+#include "layers/models/model.h"
+
+namespace snug {
+
+// The weight of a plain tensor, (out,in), of the rows in its order.
+std::vector<float> weight_of(const SafeTensor& plain, bool transposed);
+// What a module's A and B begin as, of the weight of its tensor; `w` becomes what the base is then.
+// `codes`: of a base that rests in them; null: in full.
+FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<float>& w,
+                           int64_t in, const WeightCodes* codes, int threads);
+
+class AdaptedBase {
+ public:
+  AdaptedBase(const Model& model, int threads) : model_(model), threads_(threads) { add_shared(); }
+
+  // Whether the base's tensor `piece` of a parameter is one that an adapter is made of.
+  bool takes(int param, size_t piece) const;
+  // That tensor, plain, as the base has it beside the adapter: valid until clear().
+  const SafeTensor& base(int param, size_t piece, const FilePiece& of_file,
+                         const SafeTensor& plain);
+  void clear() { made_.clear(); }
+  // What a parameter of the adapter begins as, once the weight before it was read; null: drawn.
+  const std::vector<float>* first(int param);
+
+ private:
+  const Model& model_;
+  int threads_;
+  void add_shared();
+  std::map<int, std::vector<float>> first_;
+  struct Made {
+    std::vector<float> values;
+    SafeTensor tensor;
+  };
+  std::list<Made> made_;
+};
+
+}  // namespace snug

@@ -1,0 +1,108 @@
+#include "tools/planner/residence.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/io/json.h"
+#include "optim/settings.h"
+
+namespace snug {
+
+std::span<const ResidenceKey> residence_keys() {
+  static constexpr ResidenceKey keys[] = {
+      {"offload_params", &RunConfig::offload_params, &PlanRequest::offload_params,
+       &Decisions::offload_params, "none", "the layers' weights with the host",
+       "the layers' weights on the device"},
+      {"offload_gradients", &RunConfig::offload_gradients, &PlanRequest::offload_gradients,
+       &Decisions::offload_gradients, "none", "the layers' gradients with the host",
+       "the layers' gradients on the device"},
+      {"offload_optimizer", &RunConfig::offload_optimizer, &PlanRequest::offload_optimizer,
+       &Decisions::offload_optimizer, "none", "the optimizer's state with the host",
+       "the optimizer's state on the device"},
+      {"offload_update", &RunConfig::offload_update, &PlanRequest::offload_update,
+       &Decisions::update_on_host, "gpu", "updates by the host", "updates by the device"},
+  };
+  return keys;
+}
+
+void add_residence(nlohmann::json& decisions, const Decisions& d) {
+  for (const ResidenceKey& key : residence_keys()) decisions[key.name] = key.value(d);
+}
+
+void read_residence(const nlohmann::json& j, const std::string& where, const std::string& advice,
+                    Decisions& d) {
+  for (const ResidenceKey& key : residence_keys())
+    d.*key.decided = get_string(j, key.name, where, key.device) == "cpu";
+  if (d.update_on_host && !(d.offload_optimizer && d.offload_gradients))
+    fail(ErrorCode::data,
+         fmt::format("offload_optimizer cpu and offload_gradients cpu for offload_update cpu in {}",
+                     where),
+         fmt::format("offload_optimizer {}, offload_gradients {}",
+                     d.offload_optimizer ? "cpu" : "none", d.offload_gradients ? "cpu" : "none"),
+         advice);
+}
+
+bool same_residence(const Decisions& a, const Decisions& b) {
+  for (const ResidenceKey& key : residence_keys())
+    if (a.*key.decided != b.*key.decided) return false;
+  return true;
+}
+
+std::string residence_changes(const Decisions& from, const Decisions& to) {
+  std::string text;
+  for (const ResidenceKey& key : residence_keys())
+    if (from.*key.decided != to.*key.decided)
+      text += fmt::format(", {}", to.*key.decided ? key.on_host : key.on_device);
+  return text;
+}
+
+std::string offloaded_keys(const Decisions& d) {
+  std::string text = "offload: " + d.offload;
+  for (const ResidenceKey& key : residence_keys()) {
+    if (!(d.*key.decided)) continue;
+    // Weights go with the state.
+    if (key.decided == &Decisions::offload_optimizer && d.offload_params) continue;
+    text += fmt::format(", {}: cpu", key.name);
+  }
+  return text;
+}
+
+bool can_update_on_host(const OptimizerConfig& optimizer) {
+  const OptimFacts* facts = find_optimizer(optimizer.name);
+  return facts == nullptr || facts->reach != OptimReach::matrix;
+}
+
+bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost) {
+  if (r.global_batch <= 0 || r.settings.target == Place::cpu || r.ranks > 1) return false;
+  if (r.offload_update == "cpu") return true;
+  return r.offload_update == "auto" && r.use_host && cost.host() != nullptr &&
+         can_update_on_host(r.optimizer);
+}
+
+HostUpdate host_update(const Program& update, const CostModel& cost) {
+  HostUpdate sum;
+  for (const OpRecord& op : update.ops)
+    if (op.on_host) {
+      sum.seconds += cost.seconds(op, 0);
+      sum.bytes += op.bytes;
+    }
+  if (sum.bytes > 0) sum.cost = (cost.host() ? *cost.host() : cost).text();
+  return sum;
+}
+
+std::string host_update_text(const HostUpdate& u) {
+  if (u.bytes == 0) return "";
+  return fmt::format("the host updates: {} moved in {} a step, {:.1f} GB/s ({})",
+                     human_bytes(u.bytes), human_seconds(u.seconds),
+                     static_cast<double>(u.bytes) / u.seconds / 1e9, u.cost);
+}
+
+nlohmann::json host_update_json(const HostUpdate& u) {
+  if (u.bytes == 0) return nullptr;
+  return {{"seconds", u.seconds}, {"bytes", u.bytes}, {"prediction", u.cost}};
+}
+
+}  // namespace snug
