@@ -357,6 +357,10 @@ void OffloadedStateStore::load_weights(Context& ctx) {
 
 // Piece by piece, one on its way while the one before is rounded.
 void OffloadedStateStore::round_master(Context& ctx, const View& weights) {
+  round_master(ctx, [&](int64_t first, int64_t n) { return weights.rows(first, n); });
+}
+
+void OffloadedStateStore::round_master(Context& ctx, const OnDevice& weights) {
   const auto k = static_cast<size_t>(states_);
   const size_t pieces = windows_.size() + gaps_.size();
   const auto piece = [&](size_t i) -> Window& {
@@ -367,7 +371,7 @@ void OffloadedStateStore::round_master(Context& ctx, const View& weights) {
     if (i + 1 < pieces) fetch(ctx, piece(i + 1), k);
     Window& x = piece(i);
     settle(ctx, x);
-    cast(ctx, weights.rows(x.begin, x.end - x.begin), x.device[k]);
+    cast(ctx, weights(x.begin, x.end - x.begin), x.device[k]);
     x.device[k].reset();
   }
 }

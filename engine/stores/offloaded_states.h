@@ -77,12 +77,14 @@ class OffloadedStateStore final : public StateStore {
   const View& master() const { return master_.view(); }
   // In a program: weights (from the trained range on, 16 bits) = the rounded parameters.
   void round_master(Context& ctx, const View& weights);
+  // The same to wherever those of (offset, elements) are.
+  using OnDevice = std::function<View(int64_t, int64_t)>;
+  void round_master(Context& ctx, const OnDevice& weights);
 
   // With Options::weights. Where the weights of [begin, begin + elements) of the flat range rest,
   // whole runs of neighbours of one part, piece by piece; of those of no part the master.
   std::vector<Tensor*> weight_pieces(int64_t begin, int64_t elements);
   // Where the weights of no part are on the device: f(offset, elements).
-  using OnDevice = std::function<View(int64_t, int64_t)>;
   void set_on_device(OnDevice f) { on_device_ = std::move(f); }
   // In a program: 16-bit weights = the rounded parameters, on the host and on the device.
   void round_weights(Context& ctx);

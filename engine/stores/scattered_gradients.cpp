@@ -19,7 +19,16 @@ ScatteredGradSink::ScatteredGradSink(Context& ctx, const ParamTable& table, cons
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
   expect_gradients_here(ctx, dtype);
-  for (const ShardRun& run : shards.runs()) names_.push_back(run_name("gradients", table, run));
+  for (const ShardRun& run : shards.runs()) {
+    run_of_window_.push_back(names_.size());
+    names_.push_back(run_name("gradients", table, run));
+  }
+}
+
+void ScatteredGradSink::set_windows(const std::vector<WindowRange>& of_runs) {
+  run_of_window_.clear();
+  for (size_t run = 0; run < of_runs.size(); ++run)
+    for (int w = of_runs[run].first; w < of_runs[run].last; ++w) run_of_window_.push_back(run);
 }
 
 void ScatteredGradSink::begin(bool first_of_window) {
@@ -59,7 +68,7 @@ void ScatteredGradSink::settle(Context& ctx) {
 }
 
 GradientWindows::Window ScatteredGradSink::open_window(Context&, int w) {
-  const auto run = static_cast<size_t>(w);
+  const size_t run = run_of_window_[static_cast<size_t>(w)];
   return {shards_.piece(kept_, run), Shards::first(shards_.runs()[run], comm_.rank())};
 }
 

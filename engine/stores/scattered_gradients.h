@@ -22,6 +22,8 @@ class ScatteredGradSink final : public GradSink, public GradientWindows {
   // Call inside the root program. dtype: f32 or bf16. The windows of `store` are those of an update.
   ScatteredGradSink(Context& ctx, const ParamTable& table, const Shards& shards, DType dtype,
                     Comm& comm);
+  // The windows of each run in a store that has several of some.
+  void set_windows(const std::vector<WindowRange>& of_runs);
   void begin(bool first_of_window);  // before a micro-step
   bool wants(int param) const override { return table_[param].trainable; }
   GradView open(Context& ctx, int param) override;
@@ -45,7 +47,8 @@ class ScatteredGradSink final : public GradSink, public GradientWindows {
   std::vector<Name> names_;        // of the runs
   std::vector<Tensor> gradients_;  // by run, while backward is at it
   std::vector<int> run_of_;        // by parameter
-  std::vector<char> written_;      // by this micro-step, per parameter
+  std::vector<size_t> run_of_window_;
+  std::vector<char> written_;  // by this micro-step, per parameter
   bool first_ = true;
 };
 

@@ -44,7 +44,12 @@ class ShardedStateStore final : public StateStore {
   View stored_scales(int k, int64_t first) const override;
   bool keeps(int64_t first) const override { return shards_.rank_of(first) == comm_.rank(); }
 
-  const Shards& shards() const { return shards_; }
+  // The windows of each run: one.
+  std::vector<WindowRange> of_runs() const {
+    std::vector<WindowRange> list;
+    for (int w = 0; w < windows(); ++w) list.push_back({w, w + 1});
+    return list;
+  }
   // The fp32 parameters of this rank's pieces; undefined without Options::master.
   const View& master() const { return master_.view(); }
 

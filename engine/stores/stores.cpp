@@ -15,9 +15,8 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "gradients with the host where some are kept");
   require(!policy.update_on_host || (policy.offload_states && policy.offload_gradients),
           "states and gradients with the host that updates");
-  require(policy.comm == nullptr ||
-              !(policy.offload_states || policy.offload_weights || policy.offload_gradients),
-          "ranks that keep what they have on the device");
+  require(policy.comm == nullptr || !(policy.offload_weights || policy.offload_gradients),
+          "ranks that keep weights and gradients on the device");
   require(policy.zero == 0 || (policy.comm != nullptr && policy.trains), "ranks to share a run");
   if (policy.zero == 3)
     gathered_ = std::make_unique<GatheredParamStore>(ctx, table, policy.compute, *policy.comm);
@@ -45,7 +44,14 @@ void Stores::make_training(Context& ctx) {
     scattered_ = std::make_unique<ScatteredGradSink>(ctx, table_, *shards_, p.gradients, *p.comm);
   else if (!p.update_in_backward && !p.offload_gradients)
     plain_ = std::make_unique<PlainGradSink>(ctx, table_, p.gradients);
-  if (p.offload_states) {
+  if (p.offload_states && p.zero > 0) {
+    auto store = std::make_unique<OffloadedShardStore>(
+        ctx, table_, p.states, *p.comm,
+        OffloadedShardStore::Options{.master = p.separate_master, .weights = gathered_.get()});
+    shards_away_ = store.get();
+    states_ = std::move(store);
+    if (scattered_) scattered_->set_windows(shards_away_->of_runs());
+  } else if (p.offload_states) {
     auto store = std::make_unique<OffloadedStateStore>(
         ctx, table_, p.states,
         OffloadedStateStore::Options{
@@ -84,7 +90,9 @@ void Stores::make_training(Context& ctx) {
           update_(c, t, own);
           if (shards_) share_run(c, shards_->run_of(complete.first));
         },
-        sharded_ != nullptr);
+        sharded_       ? sharded_->of_runs()
+        : shards_away_ ? shards_away_->of_runs()
+                       : std::vector<WindowRange>());
 }
 
 // Of ranks: summed over them, and what of it this rank updates.
@@ -121,7 +129,7 @@ View Stores::master() const {
 
 RestingWeights Stores::resting() const {
   const int64_t trained = table_.trained_elements(), all = table_.flat_elements();
-  if (gathered_ || (sharded_ && policy_.separate_master)) return resting_in_shards();
+  if (gathered_ || (policy_.zero > 0 && policy_.separate_master)) return resting_in_shards();
   if (!policy_.trains || trained == all) return master();
   std::vector<RestingWeights::Piece> pieces;
   if (streamed_)
@@ -138,11 +146,15 @@ RestingWeights Stores::resting_in_shards() const {
   if (gathered_) gathered_->shards().add_pieces(policy_.comm->rank(), gathered_->kept(), pieces);
   if (policy_.separate_master) {
     std::erase_if(pieces, [&](const RestingWeights::Piece& p) { return p.first < trained; });
-    shards_->add_pieces(policy_.comm->rank(), sharded_->master(), pieces);
+    shards_->add_pieces(policy_.comm->rank(), kept_master(), pieces);
   }
   if (params_ && trained < all)
     pieces.push_back({trained, params_->flat().rows(trained, all - trained)});
   return RestingWeights(std::move(pieces));
+}
+
+const View& Stores::kept_master() const {
+  return shards_away_ ? shards_away_->master() : sharded_->master();
 }
 
 // This rank's piece of a run in a view of the whole range.
@@ -151,6 +163,14 @@ View Stores::own_rows(const View& flat, const ShardRun& run) const {
 }
 
 void Stores::load(Context& ctx) {
+  if (shards_away_ && policy_.separate_master) {
+    shards_away_->round_master(ctx, [&](size_t run, int64_t first, int64_t n) {
+      const ShardRun& r = shards_->runs()[run];
+      return (gathered_ ? gathered_->kept().rows(r.kept, r.piece) : own_rows(params_->flat(), r))
+          .rows(first, n);
+    });
+    return share(ctx);
+  }
   if (sharded_ && policy_.separate_master) {
     if (gathered_)
       return cast(ctx, gathered_->kept().rows(0, shards_->elements()), sharded_->master());
@@ -215,7 +235,7 @@ void Stores::share(Context& ctx) {
 }
 
 void Stores::share_run(Context& ctx, size_t i) {
-  if (!sharded_ || gathered_) return;
+  if (policy_.zero == 0 || gathered_) return;
   const ShardRun& run = shards_->runs()[i];
   policy_.comm->all_gather(ctx, params_->flat().rows(run.first, run.elements),
                            own_rows(params_->flat(), run));
@@ -247,7 +267,7 @@ void Stores::sum_squares(Context& ctx, const View& state) {
 
 UpdateTargets Stores::targets() const {
   UpdateTargets t;
-  if (sharded_ && (gathered_ || policy_.separate_master)) {
+  if (policy_.zero > 0 && (gathered_ || policy_.separate_master)) {
     // Acquired span by span; what is said here is the range.
     const DType held = policy_.separate_master ? DType::f32 : policy_.compute;
     t.master = {nullptr, {table_.trained_elements()}, held, Place::plan, Name("master")};

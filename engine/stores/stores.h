@@ -24,6 +24,7 @@
 #include "engine/stores/plain_params.h"
 #include "engine/stores/plain_states.h"
 #include "engine/stores/scattered_gradients.h"
+#include "engine/stores/sharded_offload.h"
 #include "engine/stores/sharded_states.h"
 #include "engine/stores/streamed_params.h"
 #include "engine/stores/updating_gradients.h"
@@ -43,7 +44,8 @@ struct StorePolicy {
                                     // and codes of those that rest in codes
   bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
   bool update_on_host = false;      // offloaded_states.h: with offload_states, offload_gradients
-  // Ranks that share the work; null: one. With some, nothing rests with the host.
+  // Ranks that share the work; null: one. With some, neither weights nor gradients rest with the host,
+  // and states of pieces do where all are of one dtype without scales.
   Comm* comm = nullptr;
   // What each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights
   // too. Bits of one micro-step a window do not depend on it.
@@ -103,6 +105,7 @@ class Stores {
   View own_rows(const View& flat, const ShardRun& run) const;
   Complete sum_complete(Context& ctx, const Complete& complete);
   void share_run(Context& ctx, size_t run);
+  const View& kept_master() const;  // of the pieces
   void sum_squares_of_ranks(Context& ctx, const View& state);
 
   const ParamTable& table_;
@@ -121,6 +124,7 @@ class Stores {
   std::unique_ptr<StateStore> states_;
   OffloadedStateStore* offloaded_ = nullptr;        // states_, if they rest with the host
   ShardedStateStore* sharded_ = nullptr;            // states_, if ranks share them
+  OffloadedShardStore* shards_away_ = nullptr;      // states_, if each has its pieces with its host
   std::unique_ptr<Shards> shards_;                  // of the trained range, with ranks
   std::vector<std::vector<StateSpan>> cut_;         // by run of these, this rank's
   std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves

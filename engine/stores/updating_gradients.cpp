@@ -8,7 +8,8 @@
 namespace snug {
 
 UpdatingGradSink::UpdatingGradSink(Context& ctx, const ParamTable& table, const StateStore& store,
-                                   DType dtype, Update update, bool by_run)
+                                   DType dtype, Update update,
+                                   const std::vector<WindowRange>& of_runs)
     : table_(table),
       dtype_(dtype),
       update_(std::move(update)),
@@ -27,11 +28,8 @@ UpdatingGradSink::UpdatingGradSink(Context& ctx, const ParamTable& table, const 
       return offset >= run.first && offset < run.first + run.elements;
     };
     run.windows = {0, 0};
-    if (by_run) {
-      const int w = static_cast<int>(runs_.size());
-      run.windows = {w, w + 1};
-    }
-    for (int w = 0; !by_run && w < store.windows(); ++w)
+    if (!of_runs.empty()) run.windows = of_runs[runs_.size()];
+    for (int w = 0; of_runs.empty() && w < store.windows(); ++w)
       if (const auto spans = store.window(w); !spans.empty() && inside(spans.front().offset)) {
         require(inside(spans.back().offset), "windows of a store that keep to the parts");
         if (run.windows.last == 0) run.windows.first = w;

@@ -31,10 +31,10 @@ class UpdatingGradSink final : public GradSink {
   };
   using Update = std::function<void(Context&, const Complete&)>;
 
-  // Call inside the root program. The store's windows keep to the parts (StateStore); with `by_run` there
-  // is one for every trained run, whatever spans of it are this rank's. dtype: f32 or bf16.
+  // Call inside the root program. The store's windows keep to the parts (StateStore); of one whose spans
+  // differ by ranks `of_runs` says which are those of every trained run. dtype: f32 or bf16.
   UpdatingGradSink(Context& ctx, const ParamTable& table, const StateStore& store, DType dtype,
-                   Update update, bool by_run = false);
+                   Update update, const std::vector<WindowRange>& of_runs = {});
   void begin();  // before a micro-step
   bool wants(int param) const override { return table_[param].trainable; }
   GradView open(Context& ctx, int param) override;

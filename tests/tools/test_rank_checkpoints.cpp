@@ -160,7 +160,7 @@ void on_sessions(const Case& c, int ranks, int zero,
 std::optional<WriterRank> writer_rank(int zero, Group& group) {
   if (zero == 0) return std::nullopt;
   return WriterRank{group.rank(), group.size(), [&group] { group.barrier("folder"); },
-                    [] { return false; }};
+                    [] { return std::string(); }};
 }
 
 void save(const Case& c, int ranks, int zero, const std::string& run) {
@@ -241,8 +241,10 @@ TEST(RankCheckpoints, WithoutARankThereIsNone) {
     Places(s, true).weights();
     if (group.rank() > 0) return;
     std::atomic<bool> gone{false};
-    CheckpointWriter writer(s, run.path(), 0, true,
-                            WriterRank{0, 2, [] {}, [&] { return gone.load(); }});
+    CheckpointWriter writer(
+        s, run.path(), 0, true,
+        WriterRank{0, 2, [] {},
+                   [&] { return std::string(gone ? "rank 1: its process 7 is gone" : ""); }});
     writer.begin(position(), pinned(), {}, [](const std::string&) {});
     EXPECT_FALSE(writer.poll());
     gone = true;

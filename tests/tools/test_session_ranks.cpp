@@ -31,6 +31,7 @@ struct Case {
   bool master = true;          // of 16-bit weights
   bool kahan = false;          // without one: a compensation instead of rounding at random
   bool in_backward = false;    // updates; it cannot clip
+  bool away = false;           // states and masters with each rank's host
 };
 
 constexpr const char* kGpt2 =
@@ -129,6 +130,7 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
   o.decisions.recompute = c.recompute;
   o.decisions.max_grad_norm = c.max_grad_norm;
   o.decisions.update_in_backward = c.in_backward;
+  o.decisions.offload_optimizer = c.away;
   o.decisions.loss_scaling.init_scale = 256;
   o.decisions.ranks = ranks;
   o.decisions.zero = zero;
@@ -299,6 +301,44 @@ TEST(RankSessions, UpdatesInBackward) {
   Case c{kNeox, "bf16"};
   c.master = false;
   check_case(c, 2);
+}
+
+// With the host of each rank: the bits are those of states that stay, whatever is summed when.
+TEST(RankSessions, StatesWithTheHost) {
+  const auto check_case = [](Case c, int ranks) {
+    SCOPED_TRACE(std::string(c.precision) + " " + c.optim + ", ranks " + std::to_string(ranks));
+    for (const int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE("zero " + std::to_string(zero));
+      c.away = false;
+      const Result here = train(c, ranks, zero, 1, 2 * ranks);
+      c.away = true;
+      const Result away = train(c, ranks, zero, 1, 2 * ranks);
+      EXPECT_TRUE(test::same_bits(away.losses, here.losses));
+      EXPECT_TRUE(test::same_bits(away.norms, here.norms));
+      EXPECT_TRUE(test::same_bits(away.weights, here.weights));
+      EXPECT_TRUE(test::same_bits(away.states, here.states));
+      EXPECT_FALSE(away.kept.contains("optimizer") || away.kept.contains("master"));
+    }
+  };
+  check_case({kGpt2, "fp32", "adamw", "block"}, 2);
+  check_case({kLlama, "bf16"}, 3);
+  check_case({kNeox, "bf16", "adamw", "none", Place::cpu, 0.5, false}, 2);
+  Case c{kGpt2, "fp16", "lion"};
+  c.place = Place::emu;
+  check_case(c, 2);
+}
+
+// Both at once: a block's states come while its gradients are summed.
+TEST(RankSessions, StatesWithTheHostUpdatedInBackward) {
+  for (const int zero : {0, 2, 3}) {
+    Case c{kLlama, "bf16", "adamw", "block", Place::cpu, 0};
+    const Result here = train(c, 2, zero, 2, 4);
+    c.away = c.in_backward = true;
+    const Result away = train(c, 2, zero, 2, 4);
+    EXPECT_TRUE(test::same_bits(away.losses, here.losses)) << zero;
+    EXPECT_TRUE(test::same_bits(away.weights, here.weights)) << zero;
+    EXPECT_TRUE(test::same_bits(away.states, here.states)) << zero;
+  }
 }
 
 TEST(RankSessions, OnTheEmulatedPlace) {

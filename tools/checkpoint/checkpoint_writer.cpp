@@ -304,16 +304,18 @@ std::optional<CheckpointWriter::Saved> CheckpointWriter::poll() {
   if (!open_ || ring_.busy()) return std::nullopt;
   open_ = false;
   ring_.rethrow();
-  if (!leads()) return std::nullopt;
-  if (guard_) guard_();
   const double now = monotonic_seconds();
-  if (!in_place_) replace_folder(folder_, final_name_);
-  remove_old();
+  if (leads()) {
+    if (guard_) guard_();
+    if (!in_place_) replace_folder(folder_, final_name_);
+    remove_old();
+  }
   stall_ += monotonic_seconds() - now + ring_.update_stall() - stall_before_;
   const Saved saved = {final_name_, bytes(), ended_ - began_, stall_};
   ++written_;
   total_seconds_ += saved.seconds;
   total_stall_ += saved.stall;
+  if (!leads()) return std::nullopt;  // for rank 0 to say, when all are through
   return saved;
 }
 

@@ -33,7 +33,8 @@ namespace snug {
 struct WriterRank {
   int rank = 0, size = 1;
   std::function<void()> meet;  // all are here
-  std::function<bool()> gone;  // one is not any more: there is no use in waiting; from any thread
+  // Which is not any more, and why: there is no use in waiting; empty: none. From any thread.
+  std::function<std::string()> gone;
 };
 
 class CheckpointWriter final : private SaveJob {
@@ -44,8 +45,11 @@ class CheckpointWriter final : private SaveJob {
   CheckpointWriter(Session& session, std::string output_dir, int64_t keep, bool background,
                    std::optional<WriterRank> rank = std::nullopt);
   ~CheckpointWriter() override;
-  // Bytes on disk of the two large files, or of all pieces of them.
-  int64_t bytes() const { return layouts_[0].total_bytes() + layouts_[1].total_bytes(); }
+  // Bytes on disk of the two large files; of a rank that follows those of its pieces.
+  int64_t bytes() const {
+    if (leads()) return layouts_[0].total_bytes() + layouts_[1].total_bytes();
+    return own_layout(0).total_bytes() + own_layout(1).total_bytes();
+  }
   // What holds updates back while one is on its way.
   UpdateGate& gate() { return ring_; }
   // Asked before checkpoints are replaced or removed: throws if the folder is none of ours.

@@ -29,9 +29,12 @@ void CheckpointWriter::await_ranks() {
     set_sealed(r);
     int fd = -1;
     for (int64_t i = 1; (fd = ::open(sealed_.c_str(), O_RDONLY | O_CLOEXEC)) < 0; ++i) {
-      if (errno != ENOENT || leaving_ || (i % 20 == 0 && rank_->gone()))
+      const bool there = errno == ENOENT && !leaving_;
+      const std::string gone = there && i % 20 == 0 ? rank_->gone() : std::string();
+      if (!there || !gone.empty())
         fail(ErrorCode::device, fmt::format("{}, which rank {} writes", sealed_, r),
-             "none: that rank does not go on", "resume=latest, from the checkpoint before");
+             gone.empty() ? "none, and nobody waits for it any more" : gone,
+             "resume=latest, from the checkpoint before");
       ::usleep(kPause);
     }
     const ssize_t n = ::read(fd, lines, sizeof(lines));

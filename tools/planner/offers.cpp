@@ -472,7 +472,7 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused,
   auto cheapest = static_cast<size_t>(Effect::samples) + 1;  // of what is enough alone
   std::vector<size_t> single;                                // that may stand beside others
   for (size_t row = 0; row < std::size(kRows); ++row) {
-    // Ranks keep all that they have on their devices.
+    // What of ranks may go to a host their keys say.
     if (request.ranks > 1 && rows.asks_host(row)) continue;
     if (!kRows[row].back) single.push_back(row);
     // Where the host's memory does not suffice, how much would is said already.

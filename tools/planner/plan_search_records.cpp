@@ -425,7 +425,9 @@ const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
     if (!key.way.params_away) bytes = e.trainable * size_of(request_.model->precision().compute);
     return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};
   }
-  if (key.way.states_away) bytes += e.states + masters_away(key.way, e.trainable);
+  if (key.way.states_away)
+    bytes +=
+        (e.states + masters_away(key.way, e.trainable)) / (request_.zero > 0 ? request_.ranks : 1);
   // For their norm, and again to be applied.
   if (key.way.grads_away) bytes += 2 * e.trainable_parts * size_of(key.gradients.first);
   return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};

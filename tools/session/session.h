@@ -106,7 +106,7 @@ struct Decisions {
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
   // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
-  // (StorePolicy::zero). With some nothing rests with the host and nothing is updated in backward.
+  // (StorePolicy::zero). With some neither weights nor gradients rest with the host.
   int ranks = 1, zero = 0;
 
   auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/device/processors.h"
+#include "engine/stores/state_places.h"
 #include "optim/percentile.h"
 #include "optim/settings.h"
 #include "parallel/group.h"
@@ -45,10 +46,10 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   if (r.offload == "auto") r.offload = "none";
   if (r.offload != "none") refuse("offload", r.offload, "none");
   for (const ResidenceKey& key : residence_keys()) {
+    if (key.asked == &PlanRequest::offload_optimizer) continue;
     if (r.*key.asked == "auto") r.*key.asked = key.device;
     if (r.*key.asked != key.device) refuse(key.name, r.*key.asked, key.device);
   }
-  r.use_host = r.paged_states = false;
   // Norms and means over a parameter are of all of it.
   const bool clips = clips_by_percentile(r.optimizer);
   const bool whole = clips || find_optimizer(config.optim)->reach != OptimReach::element;
@@ -64,6 +65,21 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          fmt::format("zero: {} ({}), optim: {} ({})", config.zero, config.where("zero"),
                      config.optim, config.where("optim")),
          "zero=0, or optim=adamw");
+  // States in codes are cut where their blocks are, which differs by ranks, and windows of the host do not.
+  if (!whole && config.zero != "0" &&
+      !lie_flat(make_optimizer(r.optimizer)->states(r.model->params()))) {
+    if (r.offload_optimizer == "cpu")
+      fail(
+          ErrorCode::unsupported,
+          fmt::format("states of one dtype, or all of them (zero: 0), for offload_optimizer with "
+                      "ranks: {} ({})",
+                      config.ranks, config.where("ranks")),
+          fmt::format("zero: {}, optim: {} ({})", config.zero, config.optim, config.where("optim")),
+          "zero=0, or offload_optimizer=none");
+    r.offload_optimizer = "none";
+    r.paged_states = false;
+  }
+  r.use_host = r.use_host && r.offload_optimizer == "auto";
   r.zero = whole ? 0 : config.zero == "auto" ? 1 : config.zero[0] - '0';
   if (r.zero < 3) return;
   if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
@@ -103,12 +119,20 @@ void choose_zero(PlanRequest& r) {
     r.zero = zero;
     r.packed_weights = zero == 3 ? WeightPacking::none : packing;
   };
-  for (int zero = 1; zero <= last; ++zero) {
-    take(zero);
-    PlanSearch search(r);
-    const Plan plan = make_plan(r, search);
-    if (plan.fits) return;
-    if (zero == 1 || plan.minimum_bytes < bytes) least = zero, bytes = plan.minimum_bytes;
+  // What is left to the planner goes to the host only where no stage fits without.
+  const std::string states = r.offload_optimizer;
+  const bool may = states == "auto" && (r.use_host || r.paged_states), use_host = r.use_host;
+  for (const bool host : {false, true}) {
+    if (host && !may) break;
+    if (may) r.offload_optimizer = host ? states : "none";
+    r.use_host = host && use_host;
+    for (int zero = 1; zero <= last; ++zero) {
+      take(zero);
+      PlanSearch search(r);
+      const Plan plan = make_plan(r, search);
+      if (plan.fits) return;
+      if (bytes == 0 || plan.minimum_bytes < bytes) least = zero, bytes = plan.minimum_bytes;
+    }
   }
   take(least);
 }

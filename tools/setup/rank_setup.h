@@ -10,7 +10,7 @@ namespace snug {
 // Threads of a rank: what was set, else the cores that this process may use, shared by the ranks.
 int rank_threads(const RunConfig& config);
 
-// Sets what of a request several ranks leave no choice: all that a rank has stays on its device. Throws
+// Sets what of a request several ranks leave no choice: of what a rank has only states go to its host. Throws
 // usage and unsupported where a key asks for what they cannot have.
 void settle_ranks(const RunConfig& config, PlanRequest& request);
 
@@ -18,8 +18,8 @@ void settle_ranks(const RunConfig& config, PlanRequest& request);
 std::string join_ranks(const RunConfig& config, const Target& target, int ranks, Rates& rates);
 
 // zero: auto. The states are shared in any case: it takes no more traffic than sums that all keep, and
-// each updates its piece alone. Gradients and weights only where memory asks for it; where nothing fits, what
-// needs least, of which a refusal speaks.
+// each updates its piece alone. Gradients and weights only where memory asks for it, the host after these;
+// where nothing fits, what needs least, of which a refusal speaks.
 void choose_zero(PlanRequest& request);
 
 // Throws usage if more ranks are to run than share a machine.

@@ -78,9 +78,9 @@ RunRanks::Step RunRanks::agree(const Step& mine) {
   return step;
 }
 
-bool RunRanks::broken() noexcept {
+std::string RunRanks::broken() {
   for (int r = 0; r < group_->size(); ++r) group_->look_after(r);
-  return group_->given_up();
+  return group_->reason();
 }
 
 int RunRanks::end(const Error& error) {

@@ -45,8 +45,8 @@ class RunRanks {
   };
   Step agree(const Step& mine);
 
-  // A rank is gone or has given up; from any thread.
-  bool broken() noexcept;
+  // Which rank is gone or has given up, and why; empty: none. From any thread.
+  std::string broken();
 
   // This rank ends with `error`: the others are told, unless one of them was first. Returns the exit code
   // of a rank that follows; rank 0 throws it.

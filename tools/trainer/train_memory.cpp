@@ -131,9 +131,10 @@ void TrainRun::note_free() {
 void TrainRun::agree_on_request() {
   PlanRequest& r = setup_.request;
   std::istringstream in(ranks_->from_lead(
-      "the request",
-      fmt::format("{} {} {} {} {}", r.budget, r.reserve, r.free_before, r.free_bytes, r.zero)));
-  in >> r.budget >> r.reserve >> r.free_before >> r.free_bytes >> r.zero;
+      "the request", fmt::format("{} {} {} {} {} {} {}", r.budget, r.reserve, r.free_before,
+                                 r.free_bytes, r.zero, r.offload_optimizer, r.use_host ? 1 : 0)));
+  in >> r.budget >> r.reserve >> r.free_before >> r.free_bytes >> r.zero >> r.offload_optimizer >>
+      r.use_host;
   if (r.zero == 3) r.packed_weights = WeightPacking::none;
 }
 

@@ -140,6 +140,31 @@ TEST(Ranks, BackwardConsumesGradients) {
   }
 }
 
+// States with the host of each rank: no bit changes, both arenas are what was planned.
+TEST(Ranks, StatesWithTheHost) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"precision=bf16", "save_steps=6"};
+  for (const char* zero : {"zero=0", "zero=1", "zero=3"}) {
+    const std::string name(zero), away = name + "away";
+    const auto all = with(joined(keys, {zero}));
+    const auto host = joined(all, {"offload_optimizer=cpu", "host_memory=16MiB"});
+    w.trained(name, all);
+    w.trained(away, host);
+    for (const std::string& folder : {away, away + "/ranks/1"}) {
+      expect_exact(w, folder);
+      const Json memory = w.json(folder + "/memory.json");
+      EXPECT_GT(memory["planned_host_bytes"], 0);
+      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
+    }
+    expect_same_bytes(w, away, name, "final/model.safetensors");
+    expect_same_tensors(w, away, name, "checkpoint-12/optimizer.safetensors");
+    lose_power_after(w, away, "on", 6);
+    w.trained("on", joined(all, {"resume=latest"}));
+    expect_same_bytes(w, "on", name, "final/model.safetensors");
+    std::filesystem::remove_all(w.path("on"));
+  }
+}
+
 // The published recipe of 2 + 2 + 4 bytes a parameter, in pieces.
 TEST(Ranks, WeightsWithoutAMasterGoOnInPieces) {
   const Workspace w;

@@ -1,0 +1,79 @@
+// OffloadedShardStore: each rank keeps the states of its pieces, and their fp32 parameters, with its host
+// (ZeRO stage 1 to 3 with ZeRO-Offload's residence; the device updates). The pieces, one behind the other,
+// are a flat range of their own that an OffloadedStateStore has: a parameter of it is a piece of a run.
+//
+//   rank 1   | wte 1 | h.0 1 | h.1 1 | ln_f 1 |     with the host; windows keep to a run
+//
+// Ranks plan one schedule: windows lie at the same places of the pieces of all of them, and each has as many
+// spans as the rank with most, some of them empty. States of one dtype without scales.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/stores/gathered_params.h"
+#include "engine/stores/offloaded_states.h"
+#include "engine/stores/shards.h"
+
+namespace snug {
+
+class OffloadedShardStore final : public StateStore {
+ public:
+  struct Options {
+    bool master = false;  // fp32 parameters too
+    const GatheredParamStore* weights =
+        nullptr;         // what layers read is in pieces too, which these are
+    int64_t window = 0;  // OffloadedStateStore::Options
+  };
+  // Call inside the root program.
+  OffloadedShardStore(Context& ctx, const ParamTable& table, StateSet set, const Comm& comm,
+                      Options options);
+
+  const std::vector<StateSpan>& spans() const override { return spans_; }
+  int states() const override { return inner_->states(); }
+  int windows() const override { return inner_->windows(); }
+  std::span<const StateSpan> window(int w) const override {
+    const auto& [first, count] = windows_[static_cast<size_t>(w)];
+    return std::span(spans_).subspan(first, count);
+  }
+  void select(WindowRange range) override { inner_->select(range); }
+  void open(Context& ctx, int w) override { inner_->open(ctx, open_ = w); }
+  void close(Context& ctx, int w) override { inner_->close(ctx, w); }
+  bool writes_back() const override { return true; }
+  RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
+  View acquire(Context& ctx, int k, const StateSpan& span) override {
+    return inner_->acquire(ctx, k, kept(span));
+  }
+  void release(Context&, int, const StateSpan&) override {}
+  View acquire_master(Context& ctx, const StateSpan& span) override;
+  bool has_weights() const override { return options_.weights != nullptr && options_.master; }
+  View acquire_weights(Context& ctx, const StateSpan& span) override;
+  View stored(int k, int64_t first) const override;
+  bool keeps(int64_t first) const override { return shards_.rank_of(first) == rank_; }
+
+  // The fp32 parameters of this rank's pieces where they rest; undefined without Options::master.
+  const View& master() const { return inner_->master(); }
+  // In a program: of every piece weights(run, its element, elements) = the rounded parameters.
+  void round_master(Context& ctx, const std::function<View(size_t, int64_t, int64_t)>& weights);
+  // The windows of each run.
+  const std::vector<WindowRange>& of_runs() const { return of_runs_; }
+
+ private:
+  // The same of the range of pieces; of one that is empty, the begin of the open window.
+  StateSpan kept(const StateSpan& span) const;
+
+  StateSet set_;
+  Options options_;
+  Shards shards_;
+  int rank_;
+  ParamTable pieces_;
+  std::unique_ptr<OffloadedStateStore> inner_;
+  std::vector<StateSpan> spans_;
+  std::vector<std::pair<size_t, size_t>> windows_;  // first and number of its spans
+  std::vector<WindowRange> of_runs_;
+  int open_ = 0;
+};
+
+}  // namespace snug
