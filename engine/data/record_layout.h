@@ -8,9 +8,9 @@
 namespace snug {
 
 enum class RecordLayout {
-  none,     // anything else
-  array,    // [{"key": ...
-  lines,    // {"key": ...} on a line, and another one on the next
+  none,   // anything else
+  array,  // [{"key": ...
+  lines,  // {"key": ...} on a line, and another one on the next
   // In a file whose name ends in .json:
   wrapped,  // {"name": [{"key": ...
   one,      // {"text": "... or {"messages": [{"role": ..., alone

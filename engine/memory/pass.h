@@ -59,7 +59,8 @@ struct Slot {
   DType dtype;
   Category category;
   std::function<Shape(Dims)> shape;
-  unsigned presets = 0;  // bits: the names that mean it among others; whoever wires bodies says which
+  unsigned presets =
+      0;  // bits: the names that mean it among others; whoever wires bodies says which
 };
 
 struct Stage {

@@ -125,7 +125,7 @@ TEST_F(Preferences, SplitsOfAStepAreEqual) {
 
 // Without a reference the whole model may learn.
 TEST_F(Preferences, SimpoTrainsTheModelItself) {
-  const Outcome o = w_.trained("run", with({"peft=null", "target_modules=null", "lora_r=8",
+  const Outcome o = w_.trained("run", with({"peft=null", "target_modules=null", "lora_r=null",
                                             "loss_type=simpo", "beta=2", "learning_rate=0.002"}));
   expect_planned_is_measured(w_, "run");
   EXPECT_EQ(w_.metrics("run").back()["eval_rewards/accuracies"], 1.0);
@@ -135,7 +135,7 @@ TEST_F(Preferences, SimpoTrainsTheModelItself) {
 // The chosen answer is learned beside the preference: its loss falls, the odds grow.
 TEST_F(Preferences, OrpoLearnsTheChosenAnswerToo) {
   const std::vector<std::string> orpo = {
-      "peft=null", "target_modules=null", "lora_r=8",       "loss_type=orpo",
+      "peft=null", "target_modules=null", "lora_r=null",    "loss_type=orpo",
       "beta=0.5",  "learning_rate=0.002", "logging_steps=1"};
   w_.trained("run", with(orpo));
   expect_planned_is_measured(w_, "run");
@@ -296,7 +296,7 @@ TEST_F(Preferences, KtoComparesTrainedWeightsOfASchedule) {
 TEST_F(Preferences, KtoTakesPairsAndACachedReference) {
   const std::vector<std::string> whole = {"peft=null",
                                           "target_modules=null",
-                                          "lora_r=8",
+                                          "lora_r=null",
                                           "loss_type=kto",
                                           "precompute_ref_log_probs=true",
                                           "learning_rate=0.002",
@@ -324,12 +324,9 @@ TEST_F(Preferences, KtoTakesPairsAndACachedReference) {
 
 // The reference is what the run began with: computed once, kept, and read by what goes on.
 TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
-  const std::vector<std::string> whole = {"peft=null",
-                                          "target_modules=null",
-                                          "lora_r=8",
-                                          "precompute_ref_log_probs=true",
-                                          "learning_rate=0.002",
-                                          "save_steps=5",
+  const std::vector<std::string> whole = {"peft=null",           "target_modules=null",
+                                          "lora_r=null",         "precompute_ref_log_probs=true",
+                                          "learning_rate=0.002", "save_steps=5",
                                           "logging_steps=1"};
   const Outcome o = w_.trained("run", with(whole));
   expect_planned_is_measured(w_, "run");
@@ -360,7 +357,7 @@ TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
 // Of pairs that the run did not begin with there is no reference, and none is made up.
 TEST_F(Preferences, AReferenceIsOfTheRunsPairs) {
   const std::vector<std::string> whole = {
-      "peft=null",    "target_modules=null", "lora_r=8",          "precompute_ref_log_probs=true",
+      "peft=null",    "target_modules=null", "lora_r=null",       "precompute_ref_log_probs=true",
       "save_steps=2", "max_steps=2",         "max_eval_samples=1"};
   w_.trained("run", with(whole));
   const auto refused = [&](const std::vector<std::string>& more, const char* words) {
@@ -376,12 +373,9 @@ TEST_F(Preferences, AReferenceIsOfTheRunsPairs) {
 }
 
 TEST_F(Preferences, KernelsReadACachedReference) {
-  const std::vector<std::string> whole = {"peft=null",
-                                          "target_modules=null",
-                                          "lora_r=8",
-                                          "precompute_ref_log_probs=true",
-                                          "learning_rate=0.002",
-                                          "max_steps=3",
+  const std::vector<std::string> whole = {"peft=null",           "target_modules=null",
+                                          "lora_r=null",         "precompute_ref_log_probs=true",
+                                          "learning_rate=0.002", "max_steps=3",
                                           "logging_steps=1"};
   w_.trained("cpu", with(whole));
   w_.trained("emu", with(joined(whole, {"device=emu", "cuda_graphs=on"})));
@@ -393,7 +387,7 @@ TEST_F(Preferences, KernelsReadACachedReference) {
 }
 
 TEST_F(Preferences, TheBestIsByANllLossThatIsTheLower) {
-  w_.trained("run", with({"peft=null", "target_modules=null", "lora_r=8", "loss_type=orpo",
+  w_.trained("run", with({"peft=null", "target_modules=null", "lora_r=null", "loss_type=orpo",
                           "metric_for_best_model=nll_loss", "eval_steps=4", "learning_rate=0.002",
                           "load_best_model_at_end=true"}));
   const Json facts = Json::parse(slurp(w_.path("run/trainer_state.json")));
@@ -447,7 +441,7 @@ TEST_F(Preferences, WhatIsRefused) {
        "input_ids from 0"},
       {good, {"max_length=1"}, "a pair whose prompt leaves room for an answer"},
       {good,
-       {"peft=null", "target_modules=null", "lora_r=8"},
+       {"peft=null", "target_modules=null", "lora_r=null"},
        "adapters as peft: lora, qlora, dora, lora_fa, ia3, vera or miss for loss_type"},
       {good, {"lora_dropout=0.1"}, "no dropout with task: dpo"},
       {good, {"bias=all"}, "bias: none for loss_type"},
@@ -523,7 +517,7 @@ TEST_F(Preferences, WhatEvaluationRefuses) {
           "--desirable-weight of 0 and above, of --loss-type kto", "2 of sigmoid");
   refused(joined(dpo, {"--simpo-gamma", "1"}), "--simpo-gamma of 0 and above, of --loss-type simpo",
           "1 of sigmoid");
-  const Outcome again = w_.train("again", with({"peft=null", "target_modules=null", "lora_r=8",
+  const Outcome again = w_.train("again", with({"peft=null", "target_modules=null", "lora_r=null",
                                                 "adapter=" + w_.path("run/final")}));
   EXPECT_EQ(again.code, 2);
   EXPECT_NE(again.err.find("a new adapter for loss_type: sigmoid"), std::string::npos) << again.err;
