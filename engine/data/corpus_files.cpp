@@ -276,7 +276,7 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
       if (is_run_or_model(source))
         fail(ErrorCode::data, fmt::format("a folder of texts, {}", source),
              "a run or a model, whose own files are no text to learn from",
-             "name the files themselves");
+             fmt::format("name the files themselves, as in '{}/*.txt'", source));
       std::vector<std::string> files;
       walk(source, passed, &files);
       std::erase_if(files, [&](const std::string& file) { return passed.has_file(file); });

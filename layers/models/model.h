@@ -79,7 +79,8 @@ class Model {
   // A micro-batch in three calls. forward: the last block's output x (N,C). loss: adds to
   // StepState.loss_sum and loss_tokens, with the gradient of sum(loss) * inverse_tokens * loss_scale
   // of the head's parameters, and gives that of x; undefined: nothing before the head is trained.
-  // backward: of all else. Gradients of parameters go to rt.grads.
+  // backward: of all else, dx as loss gave it, undefined too: it ends what the pass holds. Gradients of
+  // parameters go to rt.grads. loss and backward follow a forward in PassMode::train, each once.
   Tensor forward(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                  PassMode mode) const;
   Tensor loss(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,

@@ -93,7 +93,8 @@ std::optional<std::vector<int>> slots_of(const Key& key, std::string_view name, 
   fail(ErrorCode::usage,
        fmt::format("{} as auto, one of {}, names joined with +, or a map of layers to them",
                    key.name, fmt::join(known, ", ")),
-       fmt::format("\"{}\"", name), suggestion(name, known, fmt::format("{}=block", key.name)));
+       name.empty() ? "a name that is empty" : fmt::format("\"{}\"", name),
+       suggestion(name, known, fmt::format("{}=block", key.name)));
 }
 
 int64_t layer_number(const Key& key, std::string_view text, int64_t L) {

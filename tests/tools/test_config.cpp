@@ -119,7 +119,7 @@ TEST(ConfigKeys, HelpNamesEveryKey) {
 
 TEST(ConfigKeys, CommasSeparateNames) {
   using Names = std::vector<std::string>;
-  const RunConfig c = load("report_to: 'tensorboard, csv'", {"allow=micro_batch,head_rows"});
+  const RunConfig c = load("report_to: 'tensorboard , csv '", {"allow=micro_batch,head_rows"});
   EXPECT_EQ(c.allow, (Names{"micro_batch", "head_rows"}));
   EXPECT_EQ(c.report_to, (Names{"tensorboard", "csv"}));
   EXPECT_THROW(load("", {"allow=micro_batch,"}), Error);

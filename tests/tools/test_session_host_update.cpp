@@ -239,8 +239,9 @@ TEST(SessionHostUpdate, WhatIsNotFiniteChangesNothing) {
       };
       const std::vector<float> before = run.weights();
       const std::vector<uint8_t> kept = states();
+      const float scale = run.session().state().loss_scale;
       run.session().state().loss_scale = 0x1p100f;
-      run.gradients_of(1);
+      const double loss = run.gradients_of(1);
       run.session().optimizer().prepare_step(run.session().state());
       run.session().update();
       EXPECT_EQ(run.session().state().found_inf, 1);
@@ -249,6 +250,9 @@ TEST(SessionHostUpdate, WhatIsNotFiniteChangesNothing) {
       const int64_t bad = run.session().state().first_bad_element;
       EXPECT_EQ(bad, away ? named : bad);
       named = bad;
+      // What layers read on the device comes from the host with every update, this one too.
+      run.session().state().loss_scale = scale;
+      EXPECT_EQ(run.gradients_of(1), loss);
     }
     EXPECT_GE(named, 0);
   }

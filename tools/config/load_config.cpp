@@ -374,13 +374,16 @@ void prefer_command_line(RunConfig& config) {
   }
 }
 
-// What peft: qlora means, and the other name of precision.
-void settle_four_bits(RunConfig& c, Complaints& complaints) {
+// What peft: qlora and dora mean, and the other name of precision.
+void settle_adapter_words(RunConfig& c, Complaints& complaints) {
   const bool qlora = c.peft == "qlora";
   if (qlora && c.is_set("load_in_4bit") && !c.load_in_4bit)
     complaints.add(ErrorCode::usage, "load_in_4bit: true with peft: qlora, or none of the two",
                    fmt::format("load_in_4bit: false ({})", c.where("load_in_4bit")), "peft=lora");
-  if (!qlora && !c.load_in_4bit) return;
+  // What the word means is in the configuration that a run goes on with.
+  c.load_in_4bit = c.load_in_4bit || qlora;
+  c.use_dora = c.use_dora || (c.peft == "dora" && !c.is_set("use_dora"));
+  if (!c.load_in_4bit) return;
   constexpr std::pair<std::string_view, std::string_view> kTypes[] = {
       {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
   if (c.bnb_4bit_compute_dtype == "auto") {
@@ -459,7 +462,7 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   }
   // No more is kept of them.
   if (allows(config, "no_master") && !config.is_set("save_dtype")) config.save_dtype = "bf16";
-  settle_four_bits(config, complaints);
+  settle_adapter_words(config, complaints);
   check_config(config, complaints);
   complaints.raise();
   return config;

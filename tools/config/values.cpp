@@ -182,8 +182,10 @@ std::vector<std::string> to_names(const ConfigNode& node, std::string_view key,
   for (const std::string& text : to_texts(node, key, example))
     for (size_t at = 0; at <= text.size();) {
       const size_t comma = std::min(text.find(',', at), text.size());
-      const size_t first = std::min(text.find_first_not_of(' ', at), comma);
-      names.push_back(text.substr(first, comma - first));
+      size_t first = at, end = comma;
+      while (first < end && text[first] == ' ') ++first;
+      while (first < end && text[end - 1] == ' ') --end;
+      names.push_back(text.substr(first, end - first));
       at = comma + 1;
     }
   return names;

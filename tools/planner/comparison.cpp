@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/planner/residence.h"
 
 namespace snug {
 namespace {
@@ -37,11 +38,8 @@ std::string spent_on(const Decisions& from, const Decisions& to) {
     add(fmt::format("chunks of {} logit rows instead of {}", to.head_rows, from.head_rows));
   if (from.recompute != to.recompute)
     add(fmt::format("recompute {} instead of {}", to.recompute, from.recompute));
-  if (from.offload_optimizer != to.offload_optimizer)
-    add(to.offload_optimizer ? "the optimizer's state with the host"
-                             : "nothing of it with the host");
-  if (from.update_on_host != to.update_on_host)
-    add(to.update_on_host ? "updates by the host" : "updates by the device");
+  for (const ResidenceKey& key : residence_keys())
+    if (from.*key.decided != to.*key.decided) add(to.*key.decided ? key.on_host : key.on_device);
   if (from.offload != to.offload)
     add(fmt::format("offload {} instead of {}", to.offload, from.offload));
   if (from.packed_weights != to.packed_weights) add("another choice of packed weights");

@@ -38,7 +38,8 @@ std::string offloaded_keys(const Decisions& d);
 // The kernels of a device and loops of the host give an update the same bits: but for products of
 // matrices, whose sums have the order of whatever library computes them.
 bool can_update_on_host(const OptimizerConfig& optimizer);
-// Whether a search looks at such updates: asked for, or left to it where the host's rate is known.
+// Whether a search looks at such updates: asked for, or left to it where the cost model has a host, whose
+// rate is calibrated, described or assumed; the plan says which.
 bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost);
 
 // What the host takes for the update of a step.

@@ -31,12 +31,12 @@ int rank_threads(const RunConfig& config) {
 }
 
 void settle_ranks(const RunConfig& config, PlanRequest& r) {
-  const auto refuse = [&](const char* key, const std::string& value, const char* instead) {
+  const auto refuse = [&](const char* key, const std::string& value, const std::string& instead) {
     fail(ErrorCode::unsupported,
          fmt::format("what ranks have on their devices, with ranks: {} ({})", config.ranks,
                      config.where("ranks")),
          fmt::format("{}: {} ({})", key, value, config.where(key)),
-         fmt::format("{}={}, or ranks=1", key, instead));
+         fmt::format("{}={}", key, instead));
   };
   if (r.settings.target == Place::cuda && config.target.empty())
     fail(ErrorCode::unsupported, "ranks on the place cpu, whose memory they share",
@@ -44,11 +44,14 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          "device=cpu, or ranks=1");
   if (config.target.empty()) check_running_ranks(config);
   if (r.offload == "auto") r.offload = "none";
-  if (r.offload != "none") refuse("offload", r.offload, "none");
+  if (r.offload != "none") refuse("offload", r.offload, "none, or ranks=1");
   for (const ResidenceKey& key : residence_keys()) {
     if (key.asked == &PlanRequest::offload_optimizer) continue;
     if (r.*key.asked == "auto") r.*key.asked = key.device;
-    if (r.*key.asked != key.device) refuse(key.name, r.*key.asked, key.device);
+    // Ranks are on processors, where one has no updates by a host either.
+    const bool updates = key.asked == &PlanRequest::offload_update;
+    if (r.*key.asked != key.device)
+      refuse(key.name, r.*key.asked, updates ? "auto" : std::string(key.device) + ", or ranks=1");
   }
   // Norms and means over a parameter are of all of it.
   const bool clips = clips_by_percentile(r.optimizer);

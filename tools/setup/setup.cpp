@@ -158,15 +158,14 @@ void stay_on_device(PlanRequest& r) {
 
 // Of what was set, or is in a plan that is followed.
 void check_graphs(const RunConfig& config, const PlanRequest& r) {
-  bool away = r.offload != "none";
-  for (const ResidenceKey& key : residence_keys()) away = away || r.*key.asked != key.device;
-  if (!away && !r.update_in_backward.value_or(false)) return;
+  std::string away = r.offload != "none" ? "offload: " + r.offload : "";
+  for (const ResidenceKey& key : residence_keys())
+    if (r.*key.asked != key.device)
+      away += fmt::format("{}{}: {}", away.empty() ? "" : ", ", key.name, r.*key.asked);
+  if (away.empty() && !r.update_in_backward.value_or(false)) return;
   fail(ErrorCode::unsupported,
        "nothing with the host and no update in backward for cuda_graphs: on",
-       away ? fmt::format(
-                  "offload: {}, offload_optimizer: {}, offload_params: {}, offload_gradients: {}",
-                  r.offload, r.offload_optimizer, r.offload_params, r.offload_gradients)
-            : fmt::format("a plan with updates in backward ({})", config.plan),
+       away.empty() ? fmt::format("a plan with updates in backward ({})", config.plan) : away,
        "cuda_graphs=auto");
 }
 

@@ -390,7 +390,7 @@ TEST(OffloadText, MistakesAreNamed) {
       "offload as auto, one of none, inputs, mlp, attention, block, norm1, mean1, rstd1, qkv, att, "
       "lse, mid, "
       "norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to them";
-  for (const char* name : {"x", "out", "auto", "", "heads"})
+  for (const char* name : {"x", "out", "auto", "heads"})
     refused("none", name, names, "\"" + std::string(name) + "\"", "offload=block");
   refused("none", "norms", names, "\"norms\"", "did you mean norm1?");
   refused("none", "input", names, "\"input\"", "did you mean inputs?");
@@ -417,8 +417,8 @@ TEST(RecomputeText, MistakesAreNamed) {
       "att, lse, mid, "
       "norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to them";
   refused("blocks", presets, "\"blocks\"", "did you mean block?");
-  refused("", presets, "\"\"", "recompute=block");
-  refused("norms+", presets, "\"\"", "recompute=block");
+  refused("", presets, "a name that is empty", "recompute=block");
+  refused("norms+", presets, "a name that is empty", "recompute=block");
   refused("norms+all", presets, "\"all\"", "recompute=block");
   refused("{0-1: everything}", presets, "\"everything\"", "recompute=block");
   refused("3: block", "layers between 0 and 2", "\"3\"", "{0-2: block}");

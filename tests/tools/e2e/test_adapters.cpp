@@ -132,6 +132,19 @@ TEST_F(Adapters, ResumeChangesNoBit) {
   }
 }
 
+// What a word of peft means is in the configuration that the run leaves, by which it goes on.
+TEST_F(Adapters, ARunGoesOnByItsOwnConfiguration) {
+  for (const char* peft : {"qlora", "dora", "lora", "ia3"}) {
+    std::vector<std::string> words = with({"max_steps=2", std::string("peft=") + peft});
+    if (peft == std::string("ia3"))
+      words.insert(words.end(), {"lora_r=null", "lora_dropout=null", "target_modules=null"});
+    w_.trained(peft, words);
+    const Outcome more = run({"train", w_.path(peft), "max_steps=3"});
+    EXPECT_EQ(more.code, 0) << peft << more.err;
+    EXPECT_TRUE(exists(w_.path(std::string(peft) + "/checkpoint-3"))) << peft;
+  }
+}
+
 // Over a base in 4 bits: less memory, the same files, a resume without another bit, and evaluation and
 // merge with the weights that it was trained over, or with the base as it is.
 TEST_F(Adapters, ABaseInFourBits) {
