@@ -44,7 +44,7 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
       .option("--prompt", a.prompt, "TEXT", "what to continue")
       .option("--prompts", a.prompts, "FILE",
               "prompts, one a line, or of .jsonl an object {\"prompt\": ...} a line; prints JSON "
-              "lines, in the order of the file")
+              "lines, in the order of the file; lines of white space alone are none")
       .option("--max-new-tokens", o.max_new_tokens, "N", "tokens to add at most")
       .option("--min-new-tokens", o.rules.min_new_tokens, "N",
               "no end-of-text token before N new tokens")

@@ -90,11 +90,15 @@ std::optional<std::vector<int>> slots_of(const Key& key, std::string_view name, 
           droppable(body, i) && std::find(known.begin(), known.end(), slot) == known.end())
         known.push_back(slot);
   }
+  std::string advice = suggestion(name, known, fmt::format("{}=block", key.name));
+  if (std::string joined(name); joined.find(',') != std::string::npos) {
+    std::replace(joined.begin(), joined.end(), ',', '+');
+    advice = fmt::format("{}={}", key.name, joined);
+  }
   fail(ErrorCode::usage,
        fmt::format("{} as auto, one of {}, names joined with +, or a map of layers to them",
                    key.name, fmt::join(known, ", ")),
-       name.empty() ? "a name that is empty" : fmt::format("\"{}\"", name),
-       suggestion(name, known, fmt::format("{}=block", key.name)));
+       name.empty() ? "a name that is empty" : fmt::format("\"{}\"", name), advice);
 }
 
 int64_t layer_number(const Key& key, std::string_view text, int64_t L) {

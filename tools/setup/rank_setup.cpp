@@ -38,10 +38,13 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          fmt::format("{}: {} ({})", key, value, config.where(key)),
          fmt::format("{}={}", key, instead));
   };
-  if (r.settings.target == Place::cuda && config.target.empty())
+  if (r.settings.target != Place::cpu && config.target.empty())
     fail(ErrorCode::unsupported, "ranks on the place cpu, whose memory they share",
-         fmt::format("ranks: {} ({}) on a GPU", config.ranks, config.where("ranks")),
+         fmt::format("ranks: {} ({}) on {}", config.ranks, config.where("ranks"),
+                     r.settings.target == Place::cuda ? "a GPU" : "kernels that are emulated"),
          "device=cpu, or ranks=1");
+  if (r.settings.target != Place::cpu)
+    tell(stderr, "Note: ranks run on processors; of GPUs they are planned alone.\n");
   if (config.target.empty()) check_running_ranks(config);
   if (r.offload == "auto") r.offload = "none";
   if (r.offload != "none") refuse("offload", r.offload, "none, or ranks=1");
@@ -86,7 +89,7 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   r.zero = whole ? 0 : config.zero == "auto" ? 1 : config.zero[0] - '0';
   if (r.zero < 3) return;
   if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
-    refuse("packed_weights", config.packed_weights, "none");
+    refuse("packed_weights", config.packed_weights, "none, or ranks=1");
   r.packed_weights = WeightPacking::none;
 }
 

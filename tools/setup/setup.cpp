@@ -478,7 +478,11 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_offload_params(config, r);
-  if (r.ranks > 1) settle_ranks(config, r);
+  if (r.ranks > 1)
+    settle_ranks(config, r);
+  else if (config.zero != "auto" && config.zero != "0")
+    tell(stderr, "Note: zero: {} ({}) shares nothing: there is one rank.\n", config.zero,
+         config.where("zero"));
   settle_update(config, r);
   if (r.offload_optimizer == "cpu" && r.offload_update != "cpu" && r.offload_params != "cpu" &&
       make_optimizer(r.optimizer)->state_names().empty() && !s.model->precision().separate_master())

@@ -417,6 +417,7 @@ TEST(RecomputeText, MistakesAreNamed) {
       "att, lse, mid, "
       "norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to them";
   refused("blocks", presets, "\"blocks\"", "did you mean block?");
+  refused("norm1,act", presets, "\"norm1,act\"", "recompute=norm1+act");
   refused("", presets, "a name that is empty", "recompute=block");
   refused("norms+", presets, "a name that is empty", "recompute=block");
   refused("norms+all", presets, "\"all\"", "recompute=block");

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 
 #include "engine/io/fingerprint.h"
+#include "engine/io/safetensors.h"
 
 namespace snug::e2e {
 
@@ -40,6 +42,18 @@ std::string csv_curve(const Workspace& w, const std::string& name) {
 }
 
 }  // namespace
+
+void expect_same_tensors(const Workspace& w, const std::string& a, const std::string& b,
+                         const std::string& file) {
+  const SafetensorsReader x(w.path(a + "/" + file)), y(w.path(b + "/" + file));
+  ASSERT_EQ(x.tensors().size(), y.tensors().size());
+  for (const SafeTensor& t : x.tensors()) {
+    const SafeTensor& other = y.at(t.name);
+    EXPECT_EQ(t.shape, other.shape) << t.name;
+    ASSERT_EQ(t.bytes, other.bytes) << t.name;
+    EXPECT_EQ(std::memcmp(t.data, other.data, static_cast<size_t>(t.bytes)), 0) << t.name;
+  }
+}
 
 std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());

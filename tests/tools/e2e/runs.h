@@ -23,6 +23,10 @@ void lose_power_after(const Workspace& w, const std::string& from, const std::st
 void expect_same_run(const Workspace& w, const std::string& a, const std::string& b,
                      int steps = 12);
 
+// The same tensors, whole in one file or in pieces of ranks.
+void expect_same_tensors(const Workspace& w, const std::string& a, const std::string& b,
+                         const std::string& file);
+
 // COMPLETE of a checkpoint whose files were edited by one who knows how it is made.
 void reseal(const std::string& checkpoint);
 

@@ -61,19 +61,6 @@ void expect_same_bytes(const Workspace& w, const std::string& a, const std::stri
       << file << " of " << a << " and " << b;
 }
 
-// The same tensors, whole in one file or in pieces of ranks.
-void expect_same_tensors(const Workspace& w, const std::string& a, const std::string& b,
-                         const std::string& file) {
-  const SafetensorsReader x(w.path(a + "/" + file)), y(w.path(b + "/" + file));
-  ASSERT_EQ(x.tensors().size(), y.tensors().size());
-  for (const SafeTensor& t : x.tensors()) {
-    const SafeTensor& other = y.at(t.name);
-    EXPECT_EQ(t.shape, other.shape) << t.name;
-    ASSERT_EQ(t.bytes, other.bytes) << t.name;
-    EXPECT_EQ(std::memcmp(t.data, other.data, static_cast<size_t>(t.bytes)), 0) << t.name;
-  }
-}
-
 TEST(Ranks, EveryStageLearnsTheSame) {
   const Workspace w;
   w.trained("one", {"threads=1", "per_device_train_batch_size=3"});
