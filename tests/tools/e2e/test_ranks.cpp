@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -323,6 +324,30 @@ TEST(Ranks, ARankThatHangsIsNamed) {
   later.join();
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("rank 1: it did not come to"), std::string::npos) << o.err;
+}
+
+// Also while a checkpoint is written, when nothing is computed that it could miss.
+TEST(Ranks, ARankThatHangsAtACheckpointIsNamed) {
+  const Workspace w;
+  Child child(w.train_arguments("run", with({"ddp_timeout=2s", "zero=1"})));
+  ASSERT_TRUE(child.read_until("step     11/12"));
+  const std::vector<pid_t> ranks = processes_of(child.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  std::atomic<bool> ended{false}, stopped{false};
+  std::thread watcher([&] {
+    while (!ended && !exists(w.path("run/checkpoint-12.tmp"))) std::this_thread::yield();
+    if (ended) return;
+    stopped = kill(ranks[1], SIGSTOP) == 0;
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    kill(ranks[1], SIGCONT);
+  });
+  const Outcome o = child.finish();
+  ended = true;
+  watcher.join();
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(o.code, 1) << o.err;
+  EXPECT_NE(o.err.find("rank 1: it did not "), std::string::npos) << o.err;
+  EXPECT_FALSE(exists(w.path("run/checkpoint-12/COMPLETE")));
 }
 
 // What all ranks would say is said once, before anything is written.
