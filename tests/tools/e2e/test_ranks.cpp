@@ -217,6 +217,20 @@ TEST(Ranks, CommandsReadACheckpointInPieces) {
   const Json facts = json({"inspect", pieces, "--stats", "--json"});
   EXPECT_EQ(facts["not_finite"], 0);
   EXPECT_EQ(facts["tensors"].size(), json({"inspect", final, "--json"})["tensors"].size());
+  // A file of it by the name of the whole; weights alone, and with half of what a resume needs.
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    const Json file = json({"inspect", pieces + "/" + name, "--stats", "--json"});
+    EXPECT_EQ(file["kind"], "safetensors");
+    EXPECT_EQ(file["tensors"], facts[name[0] == 'm' ? "tensors" : "optimizer_tensors"]);
+  }
+  const std::string torn = w.path("checkpoint-5");
+  std::filesystem::create_directory(torn);
+  for (const char* name : {"config.json", "model.safetensors.pieces.json",
+                           "model-rank-0.safetensors", "model-rank-1.safetensors"})
+    std::filesystem::copy(pieces + "/" + name, torn);
+  EXPECT_EQ(json({"inspect", torn, "--json"})["kind"], "model");
+  std::filesystem::copy(pieces + "/optimizer.safetensors.pieces.json", torn);
+  EXPECT_EQ(json({"inspect", torn, "--json"})["complete"], false);
   w.trained("more", {"model=" + pieces, "max_steps=2"});
   const std::string piece = pieces + "/optimizer-rank-1.safetensors";
   std::string bytes = slurp(piece);
@@ -226,6 +240,19 @@ TEST(Ranks, CommandsReadACheckpointInPieces) {
   EXPECT_EQ(o.code, 2);
   EXPECT_NE(o.err.find("optimizer-rank-1.safetensors as it was written"), std::string::npos)
       << o.err;
+}
+
+// A checkpoint of an adapter, whole or in pieces, has the tensors of the adapter.
+void expect_inspected(const std::string& checkpoint, const std::string& adapter) {
+  const Outcome a = run({"inspect", checkpoint, "--json"}), b = run({"inspect", adapter, "--json"});
+  ASSERT_EQ(a.code, 0) << a.err;
+  ASSERT_EQ(b.code, 0) << b.err;
+  const Json facts = Json::parse(a.out), whole = Json::parse(b.out);
+  EXPECT_EQ(facts["kind"], "checkpoint");
+  EXPECT_EQ(facts["complete"], true);
+  EXPECT_EQ(facts["parameters"], whole["parameters"]);
+  EXPECT_EQ(facts["tensors"], whole["tensors"]);
+  EXPECT_EQ(facts["optimizer_tensors"].size(), 2 * whole["tensors"].size());
 }
 
 // Adapters too, whose base no rank writes, and at their end the best of the checkpoints.
@@ -240,9 +267,11 @@ TEST(Ranks, AdaptersAndTheBestInPieces) {
                                          "load_best_model_at_end=true",
                                          "learning_rate=0.3"};
   w.trained("zero0", with(joined(keys, {"zero=0"})));
+  expect_inspected(w.path("zero0/checkpoint-12"), w.path("zero0/final"));
   for (const char* zero : {"zero=1", "zero=3"}) {
     const std::string name(zero);
     w.trained(name, with(joined(keys, {zero})));
+    expect_inspected(w.path(name + "/checkpoint-12"), w.path(name + "/final"));
     expect_same_bytes(w, name, "zero0", "final/adapter_model.safetensors");
     expect_same_tensors(w, name, "zero0", "checkpoint-12/adapter_model.safetensors");
     lose_power_after(w, name, "on", 6);
