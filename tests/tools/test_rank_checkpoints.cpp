@@ -176,7 +176,13 @@ void save(const Case& c, int ranks, int zero, const std::string& run) {
     if (zero == 0 && group.rank() > 0) return;
     CheckpointWriter writer(s, run, 0, true, writer_rank(zero, group));
     writer.begin(position(), pinned(), {}, [](const std::string&) {});
-    writer.wait();
+    const auto saved = writer.wait();
+    if (group.rank() > 0) return;
+    int64_t bytes = 0;
+    for (const auto& file : std::filesystem::directory_iterator(saved.value().folder))
+      if (file.path().extension() == ".safetensors")
+        bytes += static_cast<int64_t>(file.file_size());
+    EXPECT_EQ(saved->bytes, bytes);
   });
 }
 

@@ -49,10 +49,10 @@ class CheckpointWriter final : private SaveJob {
   CheckpointWriter(Session& session, std::string output_dir, int64_t keep, bool background,
                    std::optional<WriterRank> rank = std::nullopt);
   ~CheckpointWriter() override;
-  // Bytes on disk of the two large files; of a rank that follows those of its pieces.
+  // Bytes on disk of the two large files, in pieces of those of all ranks; of a rank that follows of its own.
   int64_t bytes() const {
-    if (leads()) return layouts_[0].total_bytes() + layouts_[1].total_bytes();
-    return own_layout(0).total_bytes() + own_layout(1).total_bytes();
+    if (leads() && pieces_) return pieces_->bytes(kModel) + pieces_->bytes(kOptimizer);
+    return own_layout(kModel).total_bytes() + own_layout(kOptimizer).total_bytes();
   }
   // What holds updates back while one is on its way.
   UpdateGate& gate() { return ring_; }
