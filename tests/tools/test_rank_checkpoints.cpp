@@ -308,6 +308,7 @@ TEST(RankCheckpoints, ARankThatStandsStillIsNamed) {
       EXPECT_NE(text.find("rank 2: it did not go on with its part within 1 s"), std::string::npos)
           << text;
       EXPECT_NE(text.find("the run anew"), std::string::npos) << text;
+      EXPECT_NE(text.find("a longer ddp_timeout"), std::string::npos) << text;
     }
   });
   EXPECT_FALSE(checkpoint_complete(run / "checkpoint-3"));
@@ -338,6 +339,7 @@ TEST(RankCheckpoints, LinesThatCannotBeReadAreTold) {
     });
     EXPECT_NE(loop.find("found: Too many levels of symbolic links"), std::string::npos) << loop;
     EXPECT_EQ(loop.find("resume=latest"), std::string::npos) << loop;
+    EXPECT_NE(loop.find("the health of that disk"), std::string::npos) << loop;
     std::filesystem::create_directory(run / "checkpoint-2");
     write_atomic(run / "checkpoint-2/COMPLETE", "snug checkpoint 4\n");
     const std::string folder = error_of(

@@ -103,7 +103,7 @@ class CheckpointWriter final : private SaveJob {
   }
   void set_sealed(int rank);
   void await_ranks();
-  [[noreturn]] void fail_rank(int rank, const std::string& why) const;
+  [[noreturn]] void fail_rank(int rank, const std::string& why, const char* more) const;
   void go_on() const {
     if (rank_) rank_->go_on();
   }

@@ -22,22 +22,22 @@ void CheckpointWriter::set_sealed(int rank) {
   fmt::format_to(std::back_inserter(sealed_), "/rank-{}.sealed", rank);
 }
 
-void CheckpointWriter::fail_rank(int rank, const std::string& why) const {
+void CheckpointWriter::fail_rank(int rank, const std::string& why, const char* more) const {
   bool before = false;
   for (const int64_t step : checkpoint_steps(output_dir_))
     before =
         before || checkpoint_complete(fmt::format("{}/{}{}", output_dir_, kCheckpointPrefix, step));
   fail(ErrorCode::device, fmt::format("{}, which rank {} writes", sealed_, rank), why,
-       before ? "resume=latest, from the checkpoint before, once the reason is gone; a longer "
-                "ddp_timeout for a disk that is slow"
-              : "the run anew, once the reason is gone; a longer ddp_timeout for a disk that is "
-                "slow");
+       fmt::format("{}, once the reason is gone; {}",
+                   before ? "resume=latest, from the checkpoint before" : "the run anew", more));
 }
 
 // On the ring's thread of rank 0: the lines of COMPLETE of the others' files, which are durable when they are
 // there. Takes no memory unless it fails.
 void CheckpointWriter::await_ranks() {
   constexpr useconds_t kPause = 500;
+  constexpr const char* kDisk = "check the rights and the health of that disk";
+  constexpr const char* kSlow = "a longer ddp_timeout for a disk that is slow";
   char lines[1024];
   for (int r = 1; r < rank_->size; ++r) {
     set_sealed(r);
@@ -46,11 +46,12 @@ void CheckpointWriter::await_ranks() {
     for (int64_t i = 1; (fd = ::open(sealed_.c_str(), O_RDONLY | O_CLOEXEC)) < 0; ++i) {
       const int code = errno;
       if (code == EINTR) continue;
-      if (code != ENOENT) fail_rank(r, std::generic_category().message(code));
-      if (leaving_) fail_rank(r, "none, and nobody waits for it any more");
+      if (code != ENOENT) fail_rank(r, std::generic_category().message(code), kDisk);
+      if (leaving_) fail_rank(r, "none, and nobody waits for it any more", kDisk);
       if (i % 20 == 0) {
         go_on();
-        if (const std::string gone = rank_->gone(r, began); !gone.empty()) fail_rank(r, gone);
+        if (const std::string gone = rank_->gone(r, began); !gone.empty())
+          fail_rank(r, gone, kSlow);
       }
       ::usleep(kPause);
     }
@@ -59,7 +60,7 @@ void CheckpointWriter::await_ranks() {
     while (n < 0 && errno == EINTR);
     const int code = errno;
     ::close(fd);
-    if (n < 0) fail_rank(r, std::generic_category().message(code));
+    if (n < 0) fail_rank(r, std::generic_category().message(code), kDisk);
     require(n > 0 && n < static_cast<ssize_t>(sizeof(lines)), "the lines of a rank's two files");
     seal_.add_part({lines, static_cast<size_t>(n)});
     ::unlink(sealed_.c_str());
