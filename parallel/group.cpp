@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -17,13 +18,15 @@
 
 namespace snug {
 
-static_assert(std::atomic<int64_t>::is_always_lock_free, "atomics that processes can share");
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<double>::is_always_lock_free,
+              "atomics that processes can share");
 
 // What a rank says of a turn is kept for two turns: nobody is further ahead than one.
 struct alignas(64) RankSlot {
   std::atomic<int64_t> arrived{0};  // turns that it came to
   std::atomic<int32_t> pid{0};
-  std::atomic<int64_t> arena{0};  // of threads: its address
+  std::atomic<double> went_on{0};  // monotonic_seconds(), of one clock for all processes
+  std::atomic<int64_t> arena{0};   // of threads: its address
   std::atomic<int64_t> arena_bytes{0};
   std::atomic<uint64_t> tags[2];
   char what[2][32];
@@ -190,7 +193,7 @@ void Group::wait(int64_t turn) {
         give_up(*block_, r,
                 fmt::format("its process {} is gone; it was last at {}", pid,
                             at > 0 ? s.what[at & 1] : "the start"));
-      if (late && monotonic_seconds() - began > timeout_)
+      if (late && overdue(r, began))
         give_up(*block_, r,
                 fmt::format("it did not come to {} within {:.0f} s; it was last at {}",
                             block_->slots[rank_].what[turn & 1], timeout_,
@@ -231,6 +234,21 @@ void Group::look_after(int rank) noexcept {
   const int32_t pid = block_->slots[rank].pid.load();
   if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH)
     give_up(*block_, rank, fmt::format("its process {} is gone", pid));
+}
+
+void Group::look_after(int rank, const char* what, double began) noexcept {
+  look_after(rank);
+  if (overdue(rank, began))
+    give_up(*block_, rank, fmt::format("it did not go on with {} within {:.0f} s", what, timeout_));
+}
+
+void Group::go_on() noexcept {
+  block_->slots[rank_].went_on.store(monotonic_seconds(), std::memory_order_relaxed);
+}
+
+bool Group::overdue(int rank, double began) const {
+  const double sign = block_->slots[rank].went_on.load(std::memory_order_relaxed);
+  return monotonic_seconds() - std::max(began, sign) > timeout_;
 }
 
 int Group::who_gave_up() const {

@@ -3,7 +3,8 @@
 // process, or processes that inherited the block's file.
 //
 // A barrier is a counter of each rank. Who waits spins for some microseconds, then sleeps on a futex;
-// it wakes up at least every 50 ms to see whether another rank has given up or its process is gone.
+// it wakes up at least every 50 ms to see whether another rank has given up or its process is gone, or
+// neither came nor went on (go_on()) for the time-out.
 // Everybody who comes to a barrier says at which call it is, so that ranks that are at different ones
 // are told apart instead of reading each other's bytes.
 #pragma once
@@ -57,8 +58,14 @@ class Group {
   // This rank gives up: whoever waits for it throws. The first reason stays.
   void give_up(const std::string& why) noexcept;
   static void give_up(GroupBlock& block, int rank, const std::string& why) noexcept;
+  // This rank goes on with what others wait for, however long that takes: they count their time-out from
+  // here. From any thread; takes no memory.
+  void go_on() noexcept;
   // Gives up for `rank` if its process is gone.
   void look_after(int rank) noexcept;
+  // The same, and if it has not gone on with `what` within the time-out of this rank, which waits for that
+  // since `began` (monotonic_seconds()).
+  void look_after(int rank, const char* what, double began) noexcept;
   double timeout() const { return timeout_; }
   // Who did, and the reason; -1: nobody.
   int who_gave_up() const;
@@ -72,6 +79,7 @@ class Group {
   Group(int rank, int size) : rank_(rank), size_(size), arenas_(static_cast<size_t>(size)) {}
   [[noreturn]] void throw_given_up() const;
   void wait(int64_t turn);
+  bool overdue(int rank, double began) const;
   void check_alike(int64_t turn, const char* what, uint64_t tag) const;
 
   int rank_, size_;

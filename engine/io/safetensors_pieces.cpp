@@ -157,7 +157,9 @@ void SafetensorsPieces::open_pieces() {
              !__builtin_mul_overflow(elements, extent.get<int64_t>(), &elements);
       if (good) t.shape.push_back(extent.get<int64_t>());
     }
-    t.by_columns = get_string(entry, "order", where, "C") == "F";
+    const std::string order = get_string(entry, "order", where, "C");
+    if (order != "C" && order != "F") fail_pieces(where, "the order \"C\" or \"F\"", order);
+    t.by_columns = order == "F";
     const int64_t bits = bits_of(t.dtype);
     if (!good || (t.by_columns && (t.shape.size() != 2 || (bits != 16 && bits != 32))))
       fail_pieces(where, t.by_columns ? "a matrix of 2 or 4 bytes an element" : "a shape",

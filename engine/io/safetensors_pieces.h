@@ -9,8 +9,8 @@
 //    "tensors": {"wpe.weight": {"dtype": "F32", "shape": [64, 36], "pieces": [[0, 0, 1280], [1, 1280, 1024]]}}}
 //
 // A piece is its file, its first element and how many there are, in the order of the tensor's bytes;
-// with "order": "F" of a matrix column by column, as a process has it that keeps the transpose. The
-// pieces of a tensor are all of it. Whoever asks for the file gets it either way.
+// with "order": "F" of a matrix column by column, as a process has it that keeps the transpose ("C", which
+// may be left out: row by row). The pieces of a tensor are all of it. Whoever asks for the file gets it either way.
 #pragma once
 
 #include <cstdint>

@@ -104,6 +104,21 @@ TEST(Group, WhoGivesUpIsNamedToAllWhoWait) {
   }
 }
 
+// However long it takes.
+TEST(Group, WhoGoesOnIsWaitedFor) {
+  const auto errors = errors_of(
+      2,
+      [](int rank, Group& group) {
+        for (int i = 0; rank == 1 && i < 24; ++i) {
+          sleep_ms(50);
+          group.go_on();
+        }
+        group.barrier("step 1");
+      },
+      0.5);
+  for (const std::string& e : errors) EXPECT_EQ(e, "");
+}
+
 TEST(Group, WhoIsLateIsNamedWithWhereItWas) {
   const auto errors = errors_of(
       2,

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/core/error.h"
@@ -22,6 +25,7 @@
 #include "tests/parallel/ranks.h"
 #include "tests/tools/session_case.h"
 #include "tools/checkpoint/checkpoint_writer.h"
+#include "tools/trainer/run_ranks.h"
 
 namespace snug {
 namespace {
@@ -159,8 +163,8 @@ void on_sessions(const Case& c, int ranks, int zero,
 
 std::optional<WriterRank> writer_rank(int zero, Group& group) {
   if (zero == 0) return std::nullopt;
-  return WriterRank{group.rank(), group.size(), [&group] { group.barrier("folder"); },
-                    [] { return std::string(); }};
+  return WriterRank{group.rank(), group.size(), [&group] { group.barrier("folder"); }, [] {},
+                    [](int, double) { return std::string(); }};
 }
 
 void save(const Case& c, int ranks, int zero, const std::string& run) {
@@ -172,7 +176,13 @@ void save(const Case& c, int ranks, int zero, const std::string& run) {
     if (zero == 0 && group.rank() > 0) return;
     CheckpointWriter writer(s, run, 0, true, writer_rank(zero, group));
     writer.begin(position(), pinned(), {}, [](const std::string&) {});
-    writer.wait();
+    const auto saved = writer.wait();
+    if (group.rank() > 0) return;
+    int64_t bytes = 0;
+    for (const auto& file : std::filesystem::directory_iterator(saved.value().folder))
+      if (file.path().extension() == ".safetensors")
+        bytes += static_cast<int64_t>(file.file_size());
+    EXPECT_EQ(saved->bytes, bytes);
   });
 }
 
@@ -243,8 +253,9 @@ TEST(RankCheckpoints, WithoutARankThereIsNone) {
     std::atomic<bool> gone{false};
     CheckpointWriter writer(
         s, run.path(), 0, true,
-        WriterRank{0, 2, [] {},
-                   [&] { return std::string(gone ? "rank 1: its process 7 is gone" : ""); }});
+        WriterRank{
+            0, 2, [] {}, [] {},
+            [&](int, double) { return std::string(gone ? "rank 1: its process 7 is gone" : ""); }});
     writer.begin(position(), pinned(), {}, [](const std::string&) {});
     EXPECT_FALSE(writer.poll());
     gone = true;
@@ -262,6 +273,92 @@ TEST(RankCheckpoints, WithoutARankThereIsNone) {
   });
   EXPECT_FALSE(checkpoint_complete(run / "checkpoint-3"));
   EXPECT_FALSE(checkpoint_complete(run / "checkpoint-3.tmp"));
+}
+
+// Rank 2 stands still behind the meeting: the others wait as long as the time-out says, and name it; rank 1,
+// which needs longer than that and goes on, is waited for.
+TEST(RankCheckpoints, ARankThatStandsStillIsNamed) {
+  const TempFolder run;
+  const auto signs = Group::of_threads(3);  // not those of the run, which comes to its end
+  signs[0]->set_timeout(0.6);
+  on_sessions({kGpt2}, 3, 2, [&](Session& s, Group& group) {
+    if (group.rank() == 2) return group.barrier("folder");
+    Group& own = *signs[static_cast<size_t>(group.rank())];
+    std::atomic<int> pieces{0};
+    const auto go_on = [&] {
+      own.go_on();
+      if (group.rank() == 1 && ++pieces <= 8)
+        std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    };
+    CheckpointWriter writer(s, run.path(), 0, true,
+                            WriterRank{group.rank(), 3, [&] { group.barrier("folder"); }, go_on,
+                                       [&](int rank, double began) {
+                                         own.look_after(rank, "its part", began);
+                                         return own.reason();
+                                       }});
+    writer.begin(position(), pinned(), {}, [](const std::string&) {});
+    try {
+      writer.wait();
+      EXPECT_EQ(group.rank(), 1);
+      EXPECT_GT(pieces, 8);
+    } catch (const Error& error) {
+      EXPECT_EQ(group.rank(), 0);
+      const std::string text = error.what();
+      EXPECT_NE(text.find("rank-2.sealed, which rank 2 writes"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 2: it did not go on with its part within 1 s"), std::string::npos)
+          << text;
+      EXPECT_NE(text.find("the run anew"), std::string::npos) << text;
+      EXPECT_NE(text.find("a longer ddp_timeout"), std::string::npos) << text;
+    }
+  });
+  EXPECT_FALSE(checkpoint_complete(run / "checkpoint-3"));
+  EXPECT_EQ(signs[0]->who_gave_up(), 2);
+}
+
+// What a disk says of a rank's lines is told as it says it, and what to go on from is there.
+TEST(RankCheckpoints, LinesThatCannotBeReadAreTold) {
+  const TempFolder run;
+  on_sessions({kGpt2}, 2, 2, [&](Session& s, Group& group) {
+    if (group.rank() > 0) return;
+    CheckpointWriter writer(
+        s, run.path(), 0, true,
+        WriterRank{0, 2, [] {}, [] {},
+                   [](int, double) { return std::string("it is never asked for"); }});
+    const auto error_of = [&](const std::function<void(const std::string&)>& extra) {
+      try {
+        writer.begin(position(), pinned(), {}, extra);
+        writer.wait();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::device);
+        return std::string(error.what());
+      }
+      return std::string("none");
+    };
+    const std::string loop = error_of([](const std::string& folder) {
+      std::filesystem::create_symlink("rank-1.sealed", folder + "/rank-1.sealed");
+    });
+    EXPECT_NE(loop.find("found: Too many levels of symbolic links"), std::string::npos) << loop;
+    EXPECT_EQ(loop.find("resume=latest"), std::string::npos) << loop;
+    EXPECT_NE(loop.find("the health of that disk"), std::string::npos) << loop;
+    std::filesystem::create_directory(run / "checkpoint-2");
+    write_atomic(run / "checkpoint-2/COMPLETE", "snug checkpoint 4\n");
+    const std::string folder = error_of(
+        [](const std::string& of) { std::filesystem::create_directory(of + "/rank-1.sealed"); });
+    EXPECT_NE(folder.find("found: Is a directory"), std::string::npos) << folder;
+    EXPECT_NE(folder.find("resume=latest, from the checkpoint before"), std::string::npos)
+        << folder;
+  });
+}
+
+// One that gave up while it was waited for without an end leaves the time-out as it was.
+TEST(RankCheckpoints, ThePatienceOfAMeetingEndsWithIt) {
+  auto groups = Group::of_threads(2);
+  Group& group = *groups[0];
+  group.set_timeout(7);
+  RunRanks ranks(std::move(groups[0]));
+  groups[1]->give_up("the disk is full");
+  EXPECT_THROW(ranks.meet_whenever("the tokens"), Error);
+  EXPECT_EQ(group.timeout(), 7);
 }
 
 // final/ is put together of the ranks' pieces, in either dtype, a few rows at a time.

@@ -204,6 +204,7 @@ int64_t CheckpointWriter::read_state(char* out, int k, const StateSpan& span, co
 void CheckpointWriter::write(int file, const char* data, int64_t bytes) {
   digests_[file].add(data, bytes);
   files_[file].write(data, bytes);
+  go_on();
 }
 
 // On the ring's thread: nothing here takes memory unless it fails.
@@ -212,6 +213,7 @@ void CheckpointWriter::finish() {
     require(files_[file].size() == own_layout(file).total_bytes(), "a checkpoint of planned size");
     seal_.add(names_[file], files_[file].size(), digests_[file].digest());
     files_[file].commit();
+    go_on();
   }
   if (!leads()) {
     marker_.open(sealed_);
@@ -309,6 +311,7 @@ std::optional<CheckpointWriter::Saved> CheckpointWriter::poll() {
     if (guard_) guard_();
     if (!in_place_) replace_folder(folder_, final_name_);
     remove_old();
+    go_on();
   }
   stall_ += monotonic_seconds() - now + ring_.update_stall() - stall_before_;
   const Saved saved = {final_name_, bytes(), ended_ - began_, stall_};

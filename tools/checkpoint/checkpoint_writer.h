@@ -33,8 +33,12 @@ namespace snug {
 struct WriterRank {
   int rank = 0, size = 1;
   std::function<void()> meet;  // all are here
-  // Which is not any more, and why: there is no use in waiting; empty: none. From any thread.
-  std::function<std::string()> gone;
+  // This one goes on: told with every piece that is written, and while others are waited for; what makes a
+  // file durable is one step. From any thread; takes no memory.
+  std::function<void()> go_on;
+  // Why there is no use in waiting for `rank`, which is waited for since `began` (monotonic_seconds()): a rank
+  // is gone, or this one has not gone on for too long; empty: wait. From any thread.
+  std::function<std::string(int rank, double began)> gone;
 };
 
 class CheckpointWriter final : private SaveJob {
@@ -45,10 +49,10 @@ class CheckpointWriter final : private SaveJob {
   CheckpointWriter(Session& session, std::string output_dir, int64_t keep, bool background,
                    std::optional<WriterRank> rank = std::nullopt);
   ~CheckpointWriter() override;
-  // Bytes on disk of the two large files; of a rank that follows those of its pieces.
+  // Bytes on disk of the two large files, in pieces of those of all ranks; of a rank that follows of its own.
   int64_t bytes() const {
-    if (leads()) return layouts_[0].total_bytes() + layouts_[1].total_bytes();
-    return own_layout(0).total_bytes() + own_layout(1).total_bytes();
+    if (leads() && pieces_) return pieces_->bytes(kModel) + pieces_->bytes(kOptimizer);
+    return own_layout(kModel).total_bytes() + own_layout(kOptimizer).total_bytes();
   }
   // What holds updates back while one is on its way.
   UpdateGate& gate() { return ring_; }
@@ -99,6 +103,10 @@ class CheckpointWriter final : private SaveJob {
   }
   void set_sealed(int rank);
   void await_ranks();
+  [[noreturn]] void fail_rank(int rank, const std::string& why, const char* more) const;
+  void go_on() const {
+    if (rank_) rank_->go_on();
+  }
   void write_texts(const std::string& folder, bool weights_alone) const;
   void write(int file, const char* data, int64_t bytes) override;
   void finish() override;

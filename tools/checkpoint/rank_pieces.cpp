@@ -17,6 +17,7 @@ RankPieces::RankPieces(Session& session, int rank, const std::string (&files)[2]
     : session_(session), rank_(rank), weights_(session.resting()) {
   const ParamTable& table = session.model().params();
   const Shards shards(table, Shards::Range::all);
+  for (auto& specs : specs_) specs.resize(static_cast<size_t>(shards.ranks()));
   size_t tensor = 0;
   for (int i = 0; i < table.size(); ++i) {
     if (!is_saved(session.model(), i)) continue;
@@ -39,7 +40,13 @@ RankPieces::RankPieces(Session& session, int rank, const std::string (&files)[2]
       std::sort(t.pieces.begin(), t.pieces.end(),
                 [](const TensorPiece& a, const TensorPiece& b) { return a.first < b.first; });
     texts_[file] = pieces_text(layouts[file].metadata(), names, tensors_[file]);
-    own_.emplace_back(layouts[file].metadata(), std::move(specs_[file]));
+    for (int r = 0; r < shards.ranks(); ++r) {
+      SafetensorsLayout layout(layouts[file].metadata(),
+                               std::move(specs_[file][static_cast<size_t>(r)]));
+      bytes_[file] += layout.total_bytes();
+      if (r == rank_) own_.push_back(std::move(layout));
+    }
+    specs_[file] = {};
   }
 }
 
@@ -47,9 +54,10 @@ RankPieces::RankPieces(Session& session, int rank, const std::string (&files)[2]
 void RankPieces::add(PiecedTensor& tensor, const Own& own, int64_t first, int64_t elements,
                      Piece piece) {
   tensor.pieces.push_back({own.rank, first, elements});
+  specs_[piece.file][static_cast<size_t>(own.rank)].push_back(
+      {piece_name(tensor.name, first), tensor.dtype, {elements}});
   if (own.rank != rank_) return;
   piece.bytes = bits_of(tensor.dtype) / 8;
-  specs_[piece.file].push_back({piece_name(tensor.name, first), tensor.dtype, {elements}});
   list_.push_back(piece);
 }
 

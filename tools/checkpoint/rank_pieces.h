@@ -20,6 +20,8 @@ class RankPieces {
 
   // Of this rank's file.
   const SafetensorsLayout& layout(int file) const { return own_[static_cast<size_t>(file)]; }
+  // Bytes of all ranks' files of it.
+  int64_t bytes(int file) const { return bytes_[file]; }
   // What pieces_path() of it is to hold, of all ranks.
   const std::string& text(int file) const { return texts_[file]; }
 
@@ -61,9 +63,10 @@ class RankPieces {
   int rank_;
   RestingWeights weights_;
   std::vector<Piece> list_;
-  std::vector<SafeSpec> specs_[2];
+  std::vector<std::vector<SafeSpec>> specs_[2];  // of each rank, until the layouts are made
   std::vector<PiecedTensor> tensors_[2];
   std::vector<SafetensorsLayout> own_;
+  int64_t bytes_[2] = {};
   std::string texts_[2];
   size_t next_ = 0;
   int64_t done_ = 0;  // of its units and zeros

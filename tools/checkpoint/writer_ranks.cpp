@@ -6,9 +6,11 @@
 #include <cerrno>
 #include <filesystem>
 #include <iterator>
+#include <system_error>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "engine/memory/context.h"
 #include "layers/models/adapter_files.h"
 #include "tools/checkpoint/checkpoint_writer.h"
 
@@ -20,25 +22,45 @@ void CheckpointWriter::set_sealed(int rank) {
   fmt::format_to(std::back_inserter(sealed_), "/rank-{}.sealed", rank);
 }
 
+void CheckpointWriter::fail_rank(int rank, const std::string& why, const char* more) const {
+  bool before = false;
+  for (const int64_t step : checkpoint_steps(output_dir_))
+    before =
+        before || checkpoint_complete(fmt::format("{}/{}{}", output_dir_, kCheckpointPrefix, step));
+  fail(ErrorCode::device, fmt::format("{}, which rank {} writes", sealed_, rank), why,
+       fmt::format("{}, once the reason is gone; {}",
+                   before ? "resume=latest, from the checkpoint before" : "the run anew", more));
+}
+
 // On the ring's thread of rank 0: the lines of COMPLETE of the others' files, which are durable when they are
-// there.
+// there. Takes no memory unless it fails.
 void CheckpointWriter::await_ranks() {
   constexpr useconds_t kPause = 500;
+  constexpr const char* kDisk = "check the rights and the health of that disk";
+  constexpr const char* kSlow = "a longer ddp_timeout for a disk that is slow";
   char lines[1024];
   for (int r = 1; r < rank_->size; ++r) {
     set_sealed(r);
+    const double began = monotonic_seconds();
     int fd = -1;
     for (int64_t i = 1; (fd = ::open(sealed_.c_str(), O_RDONLY | O_CLOEXEC)) < 0; ++i) {
-      const bool there = errno == ENOENT && !leaving_;
-      const std::string gone = there && i % 20 == 0 ? rank_->gone() : std::string();
-      if (!there || !gone.empty())
-        fail(ErrorCode::device, fmt::format("{}, which rank {} writes", sealed_, r),
-             gone.empty() ? "none, and nobody waits for it any more" : gone,
-             "resume=latest, from the checkpoint before");
+      const int code = errno;
+      if (code == EINTR) continue;
+      if (code != ENOENT) fail_rank(r, std::generic_category().message(code), kDisk);
+      if (leaving_) fail_rank(r, "none, and nobody waits for it any more", kDisk);
+      if (i % 20 == 0) {
+        go_on();
+        if (const std::string gone = rank_->gone(r, began); !gone.empty())
+          fail_rank(r, gone, kSlow);
+      }
       ::usleep(kPause);
     }
-    const ssize_t n = ::read(fd, lines, sizeof(lines));
+    ssize_t n = 0;
+    do n = ::read(fd, lines, sizeof(lines));
+    while (n < 0 && errno == EINTR);
+    const int code = errno;
     ::close(fd);
+    if (n < 0) fail_rank(r, std::generic_category().message(code), kDisk);
     require(n > 0 && n < static_cast<ssize_t>(sizeof(lines)), "the lines of a rank's two files");
     seal_.add_part({lines, static_cast<size_t>(n)});
     ::unlink(sealed_.c_str());
@@ -63,6 +85,7 @@ void CheckpointWriter::write_weights(const std::string& folder) {
     const RankPieces::Read read = pieces_->read(static_cast<char*>(room.data), room.bytes());
     if (read.bytes == 0) break;
     file.write(room.data, read.bytes);
+    go_on();
   }
   file.commit();
 }

@@ -83,15 +83,16 @@ bool there(const std::string& path) {
 // A file of ours is there; or the name of our checkpoints, which are torn then, but Hugging Face's
 // Trainer gives its own folders, whole models and adapters, the same.
 bool is_checkpoint(const std::string& path) {
-  for (const char* name : {"snug_state.json", "COMPLETE", "optimizer.safetensors"})
+  for (const char* name : {"snug_state.json", "COMPLETE"})
     if (there(path + "/" + name)) return true;
+  if (safetensors_there(path + "/optimizer.safetensors")) return true;
   if (!checkpoint_step(fs::path(normal_path(path)).filename().string())) return false;
   if (there(path + "/adapter_config.json")) return false;
   if (!there(path + "/config.json")) return true;
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-                           "pytorch_model.bin.index.json"})
+  for (const char* name :
+       {"model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"})
     if (there(path + "/" + name)) return false;
-  return true;
+  return !safetensors_there(path + "/model.safetensors");
 }
 
 [[noreturn]] void refuse_adapter(const std::string& path) {
@@ -175,6 +176,7 @@ Facts inspect_file(const std::string& path, const InspectOptions& options) {
 
 Facts inspect(const std::string& path, const InspectOptions& options) {
   std::error_code error;
+  if (safetensors_in_pieces(path)) return inspect_safetensors(path, options);
   if (!fs::exists(path, error))
     fail(ErrorCode::data, kKinds, fmt::format("{}: no such file or folder", path),
          "check the path");

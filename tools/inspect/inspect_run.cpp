@@ -94,7 +94,9 @@ Facts inspect_checkpoint(const std::string& folder, const InspectOptions& option
   for (const auto& [key, value] : c.hyperparameters) keys[key] = value;
   out["hyperparameters"] = keys;
   // Both files are opened and checked as a resume does; their bytes end where their headers say.
-  const Facts weights = inspect_model(folder, options);
+  const Facts weights = file_exists(folder + "/adapter_config.json")
+                            ? inspect_adapter(folder, options)
+                            : inspect_model(folder, options);
   const Facts states = inspect_safetensors(folder + "/optimizer.safetensors", options);
   out["parameters"] = weights["parameters"];
   if (options.stats)

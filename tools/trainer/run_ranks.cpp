@@ -45,10 +45,13 @@ RunRanks::RunRanks(std::unique_ptr<Group> group)
 RunRanks::~RunRanks() = default;
 
 void RunRanks::meet_whenever(const char* what) {
-  const double timeout = group_->timeout();
+  const struct Patience {
+    Group& group;
+    double timeout;
+    ~Patience() { group.set_timeout(timeout); }
+  } patience{*group_, group_->timeout()};
   group_->set_timeout(1e15);
   group_->barrier(what);
-  group_->set_timeout(timeout);
 }
 
 void RunRanks::same(const char* what, const std::string& text) {
@@ -78,8 +81,9 @@ RunRanks::Step RunRanks::agree(const Step& mine) {
   return step;
 }
 
-std::string RunRanks::broken() {
+std::string RunRanks::broken(int awaited, const char* what, double began) {
   for (int r = 0; r < group_->size(); ++r) group_->look_after(r);
+  group_->look_after(awaited, what, began);
   return group_->reason();
 }
 

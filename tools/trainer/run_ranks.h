@@ -45,8 +45,11 @@ class RunRanks {
   };
   Step agree(const Step& mine);
 
-  // Which rank is gone or has given up, and why; empty: none. From any thread.
-  std::string broken();
+  // This rank goes on with what others wait for. From any thread.
+  void go_on() { group_->go_on(); }
+  // Which rank is gone or has given up, or did not go on with `what`, for which `awaited` is waited since
+  // `began`, within ddp_timeout; and why; empty: none. From any thread.
+  std::string broken(int awaited, const char* what, double began);
 
   // This rank ends with `error`: the others are told, unless one of them was first. Returns the exit code
   // of a rank that follows; rank 0 throws it.

@@ -232,8 +232,10 @@ void TrainRun::prepare() {
   std::optional<WriterRank> writer;  // of ranks that share what they keep
   if (ranks_ && plan_.decisions.zero > 0)
     writer = {ranks_->rank(), ranks_->size(),
-              [this] { ranks_->meet_whenever("the folder of a checkpoint"); },
-              [this] { return ranks_->broken(); }};
+              [this] { ranks_->meet("the folder of a checkpoint"); }, [this] { ranks_->go_on(); },
+              [this](int rank, double began) {
+                return ranks_->broken(rank, "its part of a checkpoint", began);
+              }};
   if (leads() || writer) {
     checkpoints_ = std::make_unique<CheckpointWriter>(
         *session_, lead_dir_, config().save_total_limit, plan_.save_background, writer);

@@ -1,4 +1,5 @@
 // A safetensors file in pieces is the file: by rows, by columns, whoever asks; what is missing is named.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -129,6 +130,15 @@ TEST(SafetensorsPieces, WhatIsMissingIsNamed) {
   expect(R"({"dtype": "F32", "pieces": []})", "found: none");
   expect(R"({"dtype": "U8", "shape": [3, 4], "order": "F", "pieces": []})",
          "a matrix of 2 or 4 bytes an element");
+  for (const char* order : {"f", "", "A"}) {
+    const std::string tensor =
+        fmt::format(R"({{"dtype": "F32", "shape": [3, 4], "order": "{}", "pieces": []}})", order);
+    expect(tensor, "the order \"C\" or \"F\", as ");
+    expect(tensor, fmt::format("found: {}\n", order));
+    expect(tensor, "the folder as it was written, with the files of all ranks");
+  }
+  expect(R"({"dtype": "F32", "shape": [3, 4], "order": "C", "pieces": []})", "0 of them");
+  expect(R"({"dtype": "F32", "shape": [3, 4], "order": 1, "pieces": []})", "order");
   expect(R"({"dtype": "F4", "shape": [3, 4], "pieces": []})", "a dtype of whole bytes");
 }
 

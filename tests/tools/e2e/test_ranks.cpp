@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -203,6 +204,20 @@ TEST(Ranks, CommandsReadACheckpointInPieces) {
   const Json facts = json({"inspect", pieces, "--stats", "--json"});
   EXPECT_EQ(facts["not_finite"], 0);
   EXPECT_EQ(facts["tensors"].size(), json({"inspect", final, "--json"})["tensors"].size());
+  // A file of it by the name of the whole; weights alone, and with half of what a resume needs.
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    const Json file = json({"inspect", pieces + "/" + name, "--stats", "--json"});
+    EXPECT_EQ(file["kind"], "safetensors");
+    EXPECT_EQ(file["tensors"], facts[name[0] == 'm' ? "tensors" : "optimizer_tensors"]);
+  }
+  const std::string torn = w.path("checkpoint-5");
+  std::filesystem::create_directory(torn);
+  for (const char* name : {"config.json", "model.safetensors.pieces.json",
+                           "model-rank-0.safetensors", "model-rank-1.safetensors"})
+    std::filesystem::copy(pieces + "/" + name, torn);
+  EXPECT_EQ(json({"inspect", torn, "--json"})["kind"], "model");
+  std::filesystem::copy(pieces + "/optimizer.safetensors.pieces.json", torn);
+  EXPECT_EQ(json({"inspect", torn, "--json"})["complete"], false);
   w.trained("more", {"model=" + pieces, "max_steps=2"});
   const std::string piece = pieces + "/optimizer-rank-1.safetensors";
   std::string bytes = slurp(piece);
@@ -212,6 +227,19 @@ TEST(Ranks, CommandsReadACheckpointInPieces) {
   EXPECT_EQ(o.code, 2);
   EXPECT_NE(o.err.find("optimizer-rank-1.safetensors as it was written"), std::string::npos)
       << o.err;
+}
+
+// A checkpoint of an adapter, whole or in pieces, has the tensors of the adapter.
+void expect_inspected(const std::string& checkpoint, const std::string& adapter) {
+  const Outcome a = run({"inspect", checkpoint, "--json"}), b = run({"inspect", adapter, "--json"});
+  ASSERT_EQ(a.code, 0) << a.err;
+  ASSERT_EQ(b.code, 0) << b.err;
+  const Json facts = Json::parse(a.out), whole = Json::parse(b.out);
+  EXPECT_EQ(facts["kind"], "checkpoint");
+  EXPECT_EQ(facts["complete"], true);
+  EXPECT_EQ(facts["parameters"], whole["parameters"]);
+  EXPECT_EQ(facts["tensors"], whole["tensors"]);
+  EXPECT_EQ(facts["optimizer_tensors"].size(), 2 * whole["tensors"].size());
 }
 
 // Adapters too, whose base no rank writes, and at their end the best of the checkpoints.
@@ -226,9 +254,11 @@ TEST(Ranks, AdaptersAndTheBestInPieces) {
                                          "load_best_model_at_end=true",
                                          "learning_rate=0.3"};
   w.trained("zero0", with(joined(keys, {"zero=0"})));
+  expect_inspected(w.path("zero0/checkpoint-12"), w.path("zero0/final"));
   for (const char* zero : {"zero=1", "zero=3"}) {
     const std::string name(zero);
     w.trained(name, with(joined(keys, {zero})));
+    expect_inspected(w.path(name + "/checkpoint-12"), w.path(name + "/final"));
     expect_same_bytes(w, name, "zero0", "final/adapter_model.safetensors");
     expect_same_tensors(w, name, "zero0", "checkpoint-12/adapter_model.safetensors");
     lose_power_after(w, name, "on", 6);
@@ -310,6 +340,30 @@ TEST(Ranks, ARankThatHangsIsNamed) {
   later.join();
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("rank 1: it did not come to"), std::string::npos) << o.err;
+}
+
+// Also while a checkpoint is written, when nothing is computed that it could miss.
+TEST(Ranks, ARankThatHangsAtACheckpointIsNamed) {
+  const Workspace w;
+  Child child(w.train_arguments("run", with({"ddp_timeout=2s", "zero=1"})));
+  ASSERT_TRUE(child.read_until("step     11/12"));
+  const std::vector<pid_t> ranks = processes_of(child.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  std::atomic<bool> ended{false}, stopped{false};
+  std::thread watcher([&] {
+    while (!ended && !exists(w.path("run/checkpoint-12.tmp"))) std::this_thread::yield();
+    if (ended) return;
+    stopped = kill(ranks[1], SIGSTOP) == 0;
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    kill(ranks[1], SIGCONT);
+  });
+  const Outcome o = child.finish();
+  ended = true;
+  watcher.join();
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(o.code, 1) << o.err;
+  EXPECT_NE(o.err.find("rank 1: it did not "), std::string::npos) << o.err;
+  EXPECT_FALSE(exists(w.path("run/checkpoint-12/COMPLETE")));
 }
 
 // What all ranks would say is said once, before anything is written.
