@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -48,21 +49,28 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
   file_ = std::make_unique<SafetensorsReader>(path);
   check_adapter_base(*file_, base);
   for (int i = 0; i < model.params().size(); ++i) {
+  std::set<std::string> used;
     if (!is_saved(model, i)) continue;
     const ParamInfo& p = model.params()[i];
     const std::vector<FilePiece> pieces = saved_pieces(model, i);
     for (size_t k = 0; k < pieces.size(); ++k) {
       const SafeTensor& tensor = adapter_tensor(*file_, p, pieces[k]);
       if (!is_adapter_name(p.name.view())) whole_[{p.name.str(), k}] = &tensor;
+      used.insert(tensor.name);
     }
   }
   for (const AdapterKind* kind : kinds_of(model.adapters())) {
     const std::vector<AdaptedLayer> layers = layers_of(model.adapters(), *kind);
     const std::vector<std::vector<float>> values = kind->shared_values(layers);
     const std::vector<AdapterParam> params = kind->shared(layers);
-    for (size_t i = 0; i < params.size(); ++i) shared_[params[i].name] = values[i];
+    for (size_t i = 0; i < params.size(); ++i) {
+      shared_[params[i].name] = values[i];
+      used.insert("base_model." + params[i].name.substr(params[i].name.find('.') + 1));
+    }
   }
   for (const auto& [layer, adapter] : model.adapters())
+  for (std::string& warning : unused_adapter_tensors(*file_, used))
+    if (notes) notes->push_back(std::move(warning));
     for (size_t k = 0; k < adapter.pieces.size(); ++k) {
       const size_t piece = adapter.pieces[k].piece;
       of_table_ = of_table_ || adapter.table;

@@ -403,3 +403,15 @@ TEST_F(Adapters, WhatDoesNotFitIsRefused) {
 
 }  // namespace
 }  // namespace snug::e2e
+  // A file with more than its adapter_config.json names is read by neither.
+  fs::copy(adapter, w_.path("more"));
+  Json c = w_.json("more/adapter_config.json");
+  c["target_modules"] = {"c_attn"};
+  spill(w_.path("more/adapter_config.json"), c.dump());
+  const std::vector<std::string> more = {"--model", w_.path("base/final"), "--adapter",
+                                         w_.path("more")};
+  for (const auto& words : {joined({"eval", "--data", w_.path("text.txt")}, more),
+                            joined({"merge", "--output", w_.path("merged")}, more)})
+    refused(run(words), {"every tensor of an adapter in " + w_.path("more"), ".lora_",
+                         "both files of one folder, as they were saved"});
+  EXPECT_FALSE(exists(w_.path("merged")));
