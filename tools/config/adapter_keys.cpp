@@ -70,9 +70,9 @@ std::vector<Key> adapter_keys() {
        .range = kAlpha},
       {.name = "rank_pattern", .section = "adapters", .kind = K::patterns, .field = &C::rank_pattern,
        .doc = "other ranks: a map of regular expressions, for the end of a module's path, to them; the first that fits "
-              "counts", .example = "{v_proj: 4}", .unset = "null", .range = kRank},
+              "counts", .example = "{.*att.*: 4}", .unset = "null", .range = kRank},
       {.name = "alpha_pattern", .section = "adapters", .kind = K::patterns, .field = &C::alpha_pattern,
-       .doc = "other values of lora_alpha, likewise", .example = "{v_proj: 16}", .unset = "null",
+       .doc = "other values of lora_alpha, likewise", .example = "{.*att.*: 16}", .unset = "null",
        .range = kAlpha},
       {.name = "lora_dropout", .section = "adapters", .kind = K::number, .field = &C::lora_dropout,
        .doc = "dropout of their input, one mask for all modules that read it", .example = "0.05",
