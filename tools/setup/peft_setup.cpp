@@ -104,6 +104,11 @@ PeftConfig method_of_keys(const RunConfig& config) {
   p.freeze_a = config.peft == "lora_fa";
   p.bias = config.bias;
   p.modules_to_save = config.modules_to_save;
+  if (config.is_set("d_initial") && p.d_initial == 0)
+    fail(ErrorCode::usage, "d_initial other than 0, as the vector behind it begins with 0 too",
+         fmt::format("d_initial: 0 ({}), with which nothing is ever learned",
+                     config.where("d_initial")),
+         fmt::format("d_initial={}", method.fresh.d_initial));
   p.layers_to_transform = layers(config);
   if (p.target_modules.empty() && config.peft == "qlora") p.target_modules = {"all-linear"};
   return p;
@@ -173,3 +178,10 @@ PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
 }
 
 }  // namespace snug
+  if (const AdapterMethod& method = adapter_method(config.method);
+      folder.empty() && spec.linear_in_out && !method.has("fan_in_fan_out"))
+    tell(stderr,
+         "Note: PEFT has no {} for modules of this model, which are Conv1D: the adapter is Snug's "
+         "alone, or the model's once it is merged.\n",
+         method.title);
+  PeftModel peft;
