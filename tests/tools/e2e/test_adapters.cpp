@@ -374,6 +374,47 @@ TEST_F(Adapters, MadeOfWeightsThatRestInCodes) {
 
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {
   w_.trained("run", with({"max_steps=4", "save_steps=2"}));
+// Parts of what codes decode to are those that merging takes away, whatever they are added to; over another
+// form they would be others.
+TEST_F(Adapters, MadeOfDecodedWeights) {
+  w_.trained("llama",
+             {"model={type: llama, num_hidden_layers: 1, hidden_size: 32, "
+              "intermediate_size: 48, num_attention_heads: 2, max_position_embeddings: 32}",
+              "max_steps=2"});
+  const std::string base = w_.path("llama/final"), adapter = w_.path("olora/final");
+  w_.trained("olora",
+             {"model=" + base, "tokenizer=null", "peft=qlora", "lora_r=4",
+              "init_lora_weights=olora", "precision=fp32", "learning_rate=1e-30", "max_steps=1"});
+  const Outcome merge = run({"merge", "--model", base, "--adapter", adapter, "--output",
+                             w_.path("merged"), "--base-form", "full"});
+  ASSERT_EQ(merge.code, 0) << merge.err;
+  const SafetensorsReader before(base + "/model.safetensors"),
+      after(w_.path("merged/model.safetensors"));
+  for (const SafeTensor& t : before.tensors()) {
+    const auto* const a = reinterpret_cast<const float*>(t.data);
+    const auto* const b = reinterpret_cast<const float*>(after.at(t.name).data);
+    for (int64_t i = 0; i < t.elements(); ++i) ASSERT_NEAR(a[i], b[i], 1e-6) << t.name;
+  }
+  const std::string expected = "a base that rests as nf4-double, of which " + adapter + " was made";
+  const Outcome full = run({"eval", "--model", base, "--adapter", adapter, "--data",
+                            w_.path("text.txt"), "--base-form", "full"});
+  EXPECT_EQ(full.code, 2);
+  EXPECT_NE(full.err.find(expected), std::string::npos) << full.err;
+  EXPECT_GT(loss({"--model", base, "--adapter", adapter, "--base-form", "auto"}), 0);
+  const std::vector<std::string> on = {"model=" + base, "tokenizer=null", "adapter=" + adapter,
+                                       "precision=fp32", "max_steps=1"};
+  const Outcome other = w_.train("on", on);
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find(expected), std::string::npos) << other.err;
+  const std::string keys =
+      "load_in_4bit=true bnb_4bit_quant_type=nf4 bnb_4bit_use_double_quant=true";
+  EXPECT_NE(other.err.find("try:   " + keys + " of a run, --base-form auto of the others"),
+            std::string::npos)
+      << other.err;
+  w_.trained("on", joined(on, {"load_in_4bit=true", "bnb_4bit_quant_type=nf4",
+                               "bnb_4bit_use_double_quant=true"}));
+}
+
   w_.trained("other", {"max_steps=2", "seed=7"});
   const auto refused = [&](const Outcome& o, const std::vector<std::string>& texts) {
     EXPECT_EQ(o.code, 2) << o.err;
