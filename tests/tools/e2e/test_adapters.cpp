@@ -270,7 +270,9 @@ TEST_F(Adapters, Methods) {
         << first.err;
     expect_planned_is_measured(w_, whole);
     const std::string adapter = w_.path(whole + "/final");
-    EXPECT_EQ(w_.json(whole + "/final/adapter_config.json")["peft_type"], m.type);
+    const Json config = w_.json(whole + "/final/adapter_config.json");
+    EXPECT_EQ(config["peft_type"], m.type);
+    EXPECT_EQ(config.contains("exclude_modules"), name != "vera") << "as VeraConfig has none";
     const SafetensorsReader file(adapter + "/adapter_model.safetensors");
     EXPECT_EQ(file.tensors().size(), m.tensors);
     EXPECT_EQ(file.at(std::string("base_model.model.transformer.h.1.") + m.of_layer).shape,
@@ -372,8 +374,6 @@ TEST_F(Adapters, MadeOfWeightsThatRestInCodes) {
   EXPECT_NE(other.err.find(" of loftq"), std::string::npos) << other.err;
 }
 
-TEST_F(Adapters, WhatDoesNotFitIsRefused) {
-  w_.trained("run", with({"max_steps=4", "save_steps=2"}));
 // Parts of what codes decode to are those that merging takes away, whatever they are added to; over another
 // form they would be others.
 TEST_F(Adapters, MadeOfDecodedWeights) {
@@ -415,6 +415,8 @@ TEST_F(Adapters, MadeOfDecodedWeights) {
                                "bnb_4bit_use_double_quant=true"}));
 }
 
+TEST_F(Adapters, WhatDoesNotFitIsRefused) {
+  w_.trained("run", with({"max_steps=4", "save_steps=2"}));
   w_.trained("other", {"max_steps=2", "seed=7"});
   const auto refused = [&](const Outcome& o, const std::vector<std::string>& texts) {
     EXPECT_EQ(o.code, 2) << o.err;
@@ -436,17 +438,6 @@ TEST_F(Adapters, MadeOfDecodedWeights) {
   refused(
       run({"eval", "--model", adapter, "--data", w_.path("text.txt")}),
       {"--model as the base of an adapter, and the adapter as --adapter", "--adapter " + adapter});
-  refused(w_.train("run", with({"max_steps=4", "resume=latest", "lora_alpha=3"})),
-          {"adapters as in ", "alpha 8", "alpha 3"});
-  refused(w_.train("run", with({"model=" + other, "max_steps=4", "resume=latest"})),
-          {"the base of ", other});
-  refused(w_.train("on", {"model=" + w_.path("base/final"), "tokenizer=null", "adapter=" + adapter,
-                          "lora_r=8"}),
-          {"lora_r as " + adapter + " has it"});
-}
-
-}  // namespace
-}  // namespace snug::e2e
   // A file with more than its adapter_config.json names is read by neither.
   fs::copy(adapter, w_.path("more"));
   Json c = w_.json("more/adapter_config.json");
@@ -459,3 +450,14 @@ TEST_F(Adapters, MadeOfDecodedWeights) {
     refused(run(words), {"every tensor of an adapter in " + w_.path("more"), ".lora_",
                          "both files of one folder, as they were saved"});
   EXPECT_FALSE(exists(w_.path("merged")));
+  refused(w_.train("run", with({"max_steps=4", "resume=latest", "lora_alpha=3"})),
+          {"adapters as in ", "alpha 8", "alpha 3"});
+  refused(w_.train("run", with({"model=" + other, "max_steps=4", "resume=latest"})),
+          {"the base of ", other});
+  refused(w_.train("on", {"model=" + w_.path("base/final"), "tokenizer=null", "adapter=" + adapter,
+                          "lora_r=8"}),
+          {"lora_r as " + adapter + " has it"});
+}
+
+}  // namespace
+}  // namespace snug::e2e
