@@ -41,9 +41,10 @@ bool AdapterMethod::has(std::string_view shared_field) const {
 }
 
 bool AdapterMethod::takes(std::string_view run_key) const {
-  return has(run_key) || std::any_of(fields.begin(), fields.end(), [&](const AdapterField& field) {
-           return field.run_key == run_key;
-         });
+  // Modules that are excluded are of no folder, whose target_modules are those that have an adapter.
+  return has(run_key) || run_key == "exclude_modules" ||
+         std::any_of(fields.begin(), fields.end(),
+                     [&](const AdapterField& field) { return field.run_key == run_key; });
 }
 
 const AdapterMethod& adapter_method(std::string_view name) {

@@ -118,11 +118,9 @@ const AdapterMethod& lora_method() {
       .shared =
           "target_modules exclude_modules modules_to_save layers_to_transform rank_pattern "
           "alpha_pattern bias fan_in_fan_out",
-      .indifferent =
-          "megatron_core qalora_group_size ensure_weight_tying loftq_config eva_config "
-          "corda_config",
+      .indifferent = "megatron_core qalora_group_size loftq_config eva_config corda_config",
       .refused =
-          "lora_bias layer_replication megatron_config target_parameters "
+          "lora_bias ensure_weight_tying layer_replication megatron_config target_parameters "
           "trainable_token_indices alora_invocation_tokens use_qalora use_bdlora "
           "arrow_config velora_config kasa_config monteclora_config lora_ga_config",
       .constants = {{"lora_bias", "false"},

@@ -266,9 +266,7 @@ const AdapterMethod& vera_method() {
                  {"vera_dropout", "lora_dropout", &C::lora_dropout, 0, 1},
                  {"d_initial", "d_initial", &C::d_initial, -1e12},
                  {"projection_prng_key", "projection_prng_key", &C::projection_prng_key, 0, 1e18}},
-      .shared =
-          "target_modules exclude_modules modules_to_save layers_to_transform bias "
-          "fan_in_fan_out",
+      .shared = "target_modules modules_to_save layers_to_transform bias fan_in_fan_out",
       .bias_only = "vera_only",
       .indifferent = "save_projection init_weights",
       .constants = {{"save_projection", "false"},

@@ -38,7 +38,7 @@ void note_expressions(const json& c, PeftConfig& p) {
     return c.contains(key) && c[key].is_string() && c[key] != "all-linear";
   };
   p.target_expression = is_word("target_modules");
-  p.exclude_expression = is_word("exclude_modules");
+  p.exclude_expression = is_word("exclude_modules") && !p.exclude_modules.empty();
   p.feedforward_expression = is_word("feedforward_modules");
 }
 
@@ -238,7 +238,7 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
   for (const AdapterField& field : method->fields)
     std::visit(FieldReader{c, field, path, p}, field.value);
   p.target_modules = words_of(c, "target_modules", path);
-  p.exclude_modules = words_of(c, "exclude_modules", path);
+  if (method->has("exclude_modules")) p.exclude_modules = words_of(c, "exclude_modules", path);
   p.modules_to_save = get_strings(c, "modules_to_save", path);
   if (method->has("feedforward_modules"))
     p.feedforward_modules = words_of(c, "feedforward_modules", path);
@@ -268,11 +268,11 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
             {"task_type", task ? json(task) : json(nullptr)},
             {"inference_mode", true},
             {"target_modules", names.targets},
-            {"exclude_modules", nullptr},
             {"modules_to_save", null_or(saved_modules(model, config))}};
   for (const AdapterField& field : method.fields)
     c[std::string(field.key)] = std::visit(FieldWriter{config}, field.value);
   for (const auto& [key, value] : method.constants) c[key] = json::parse(value);
+  if (method.has("exclude_modules")) c["exclude_modules"] = nullptr;
   if (method.has("fan_in_fan_out")) c["fan_in_fan_out"] = model.spec().linear_in_out;
   if (method.has("feedforward_modules")) c["feedforward_modules"] = names.feedforward;
   if (method.has("bias"))

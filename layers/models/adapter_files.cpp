@@ -133,6 +133,22 @@ void check_adapter_base(const SafetensorsReader& file, const std::string& base) 
        fmt::format("another one, weights {}", base), "the model folder that it was trained on");
 }
 
+std::vector<std::string> unused_adapter_tensors(const SafetensorsReader& file,
+                                                const std::set<std::string>& used) {
+  std::vector<std::string> warnings;
+  for (const SafeTensor& t : file.tensors()) {
+    if (used.contains(t.name)) continue;
+    if (t.name.starts_with(kPrefix) && is_adapter_name(t.name))
+      fail(ErrorCode::data,
+           fmt::format("every tensor of an adapter in {} to be one of its adapter_config.json",
+                       file.path()),
+           t.name, "both files of one folder, as they were saved");
+    warnings.push_back(fmt::format("{}: tensor {} is not part of the adapter and was not read",
+                                   file.path(), t.name));
+  }
+  return warnings;
+}
+
 namespace {
 
 // Matrices of all layers follow from a seed; of a file that has them too they are to be the same.
@@ -181,12 +197,7 @@ std::vector<std::string> load_adapter(Context& ctx, const Model& model, const st
         return parts;
       },
       weights, file);
-  std::vector<std::string> warnings;
-  for (const SafeTensor& t : reader.tensors())
-    if (!used.contains(t.name))
-      warnings.push_back(
-          fmt::format("{}: tensor {} is not part of the adapter and was not read", file, t.name));
-  return warnings;
+  return unused_adapter_tensors(reader, used);
 }
 
 }  // namespace snug

@@ -2,6 +2,7 @@
 // is trained under PEFT's names (base_model.model.<path of the module>.lora_A.weight).
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,13 +45,18 @@ std::string trained_base_form(const std::string& folder);
 // Throws data if the file names another base than the one of this fingerprint.
 void check_adapter_base(const SafetensorsReader& file, const std::string& base);
 
+// Of a file of which the tensors `used` were read: warnings about others. Throws data if one of them is an
+// adapter's, without which it is not the adapter that was trained.
+std::vector<std::string> unused_adapter_tensors(const SafetensorsReader& file,
+                                                const std::set<std::string>& used);
+
 // A fingerprint of all weights of a model folder: names, shapes and bytes.
 std::string weights_fingerprint(const std::string& folder);
 
 // Reads what is trained from adapter_model.safetensors of a folder, or from that file, to where it
 // rests; the base is there already. `base`: its fingerprint; empty: not checked. Throws data, naming
-// tensor and shapes, if the adapter is of another model or base. Returns warnings about tensors that
-// nobody asked for.
+// tensor and shapes, if the adapter is of another model or base, and as unused_adapter_tensors() does,
+// whose warnings it returns.
 std::vector<std::string> load_adapter(Context& ctx, const Model& model, const std::string& path,
                                       const RestingWeights& weights, const std::string& base);
 

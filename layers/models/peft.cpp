@@ -89,6 +89,9 @@ bool is_pattern(std::string_view word) {
   return word.find_first_of("*+?()[]{}|^$\\") != std::string_view::npos;
 }
 
+// Before a pattern for the end of a path.
+constexpr const char* kPathEnd = "(?:.*\\.)?";
+
 // A regular expression for the whole of a path.
 class WholePath {
  public:
@@ -146,7 +149,7 @@ T by_pattern(const char* key, const std::vector<std::pair<std::string, T>>& patt
              const std::string& path, T otherwise, std::set<std::string>* met = nullptr) {
   const T* first = nullptr;
   for (const auto& [pattern, value] : patterns)
-    if (WholePath(key, pattern, "(?:.*\\.)?").matches(path)) {
+    if (WholePath(key, pattern, kPathEnd).matches(path)) {
       if (met) met->insert(fmt::format("{} {}", key, pattern));
       if (first == nullptr) first = &value;
     }
@@ -207,19 +210,39 @@ std::vector<std::string> default_scaled(const std::vector<Module>& modules) {
   return names;
 }
 
-// A word of feedforward_modules that means no target.
-[[noreturn]] void not_a_target(const std::string& word, const std::vector<Module>& modules,
+// A word of a key that is to mean targets and means none.
+[[noreturn]] void not_a_target(const char* key, const std::string& word, bool of_model,
+                               const std::vector<Module>& modules,
                                const std::vector<std::string>& targets) {
-  if (std::none_of(modules.begin(), modules.end(),
-                   [&](const Module& m) { return is_path_end(m.path, word); }))
-    no_match("feedforward_modules", word, modules);
+  if (!of_model) no_match(key, word, modules);
   std::vector<std::string> words;
   for (const std::string& path : targets) {
     const std::string last = path.substr(path.rfind('.') + 1);
     if (std::find(words.begin(), words.end(), last) == words.end()) words.push_back(last);
   }
-  fail(ErrorCode::usage, "feedforward_modules to be among target_modules", word,
-       fmt::format("feedforward_modules of {}", fmt::join(words, ", ")));
+  fail(ErrorCode::usage, fmt::format("{} to be among target_modules", key),
+       fmt::format("{}, which is not", word), fmt::format("{} of {}", key, fmt::join(words, ", ")));
+}
+
+// Of a pattern of ranks or alphas.
+[[noreturn]] void not_a_pattern(const char* key, const std::string& pattern,
+                                const std::vector<Module>& modules,
+                                const std::vector<std::string>& targets) {
+  WholePath path(key, pattern, kPathEnd);
+  const bool of_model = std::any_of(modules.begin(), modules.end(),
+                                    [&](const Module& m) { return path.matches(m.path); });
+  not_a_target(key, pattern, of_model, modules, targets);
+}
+
+// Of methods that have none of tables.
+void check_no_table(const std::string& word, const AdapterMethod& method,
+                    const std::vector<Module>& tables) {
+  for (const Module& m : tables)
+    if (!method.tables && is_path_end(m.path, word))
+      fail(ErrorCode::unsupported,
+           fmt::format("target_modules without {} for peft: {}; only lora has adapters of tables",
+                       m.last(), method.name),
+           fmt::format("{} among them", word), "peft=lora, or target_modules without it");
 }
 
 void add_scale(LinearAdapter& adapter, const Module& m, bool of_input,
@@ -243,16 +266,20 @@ void check_rank(const Module& m, int64_t r, bool square) {
          std::to_string(r), fmt::format("lora_r={}", std::min<int64_t>(8, most)));
 }
 
-// What adapters of tables have not, as PEFT's have not.
+// What adapters of tables have not: DoRA of a table, which PEFT has, LoRA-FA of one and first weights made of
+// it are not built.
 void check_table(const PeftConfig& config, const LinearAdapter& adapter, const Module& m) {
-  if (config.use_dora || config.freeze_a || adapter.first_way)
-    fail(ErrorCode::unsupported,
-         fmt::format("{} without {}",
-                     config.use_dora   ? "use_dora"
-                     : config.freeze_a ? "lora_fa"
-                                       : config.init,
-                     m.path),
-         "it among target_modules", "peft=lora, or target_modules without it");
+  if (!config.layers_to_transform.empty())
+    fail(ErrorCode::usage,
+         fmt::format("layers_to_transform without {}, which is of no layer", m.path),
+         "it among target_modules", "leave layers_to_transform out, or target_modules without it");
+  const auto refuse = [&](std::string_view what, const char* instead) {
+    fail(ErrorCode::unsupported, fmt::format("{} without {}", what, m.path),
+         "it among target_modules", fmt::format("{}, or target_modules without it", instead));
+  };
+  if (config.use_dora) refuse("use_dora", "peft=lora use_dora=false");
+  if (config.freeze_a) refuse("lora_fa", "peft=lora");
+  if (adapter.first_way) refuse(config.init, "init_lora_weights=true");
 }
 
 // Whether the weight of a module is one that A and B can be made of.
@@ -304,23 +331,26 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
       excluded("exclude_modules", config.exclude_modules, config.exclude_expression);
   Targets inputs("feedforward_modules", feedforward, config.feedforward_expression);
   std::set<std::string> without;
-  for (const Module& m : modules)
+  const std::vector<Module> tables = embedding_modules(plain, family);
+  std::vector<Module> targeted = modules;
+  if (method.tables && !all) targeted.insert(targeted.end(), tables.begin(), tables.end());
+  for (const Module& m : targeted)
     if (excluded.match(m.path)) without.insert(m.path);
   for (const std::string& word : config.exclude_modules)
-    if (!config.of_folder && !excluded.met(word)) no_match("exclude_modules", word, modules);
+    if (!config.of_folder && !excluded.met(word)) no_match("exclude_modules", word, targeted);
   std::set<std::string> met, adapted;
   for (const int64_t layer : config.layers_to_transform)
     if (layer < 0 || layer >= spec.L)
       fail(ErrorCode::usage, fmt::format("layers_to_transform between 0 and {}", spec.L - 1),
            std::to_string(layer), fmt::format("layers_to_transform=[{}]", spec.L - 1));
-  std::vector<Module> targeted = modules;
-  if (method.tables && !all)
-    for (Module& m : embedding_modules(plain, family)) targeted.push_back(std::move(m));
   for (const Module& m : targeted) {
     if (!(all || targets.match(m.path)) || is_saved(m.path)) continue;
     if (without.contains(m.path)) continue;
     const std::vector<int64_t>& layers = config.layers_to_transform;
-    if (!layers.empty() && std::find(layers.begin(), layers.end(), m.number) == layers.end())
+    // Of a table named beside layers a folder of PEFT means no adapter; keys mean one.
+    const bool named = m.table && !config.of_folder && !config.target_expression;
+    if (!layers.empty() && !named &&
+        std::find(layers.begin(), layers.end(), m.number) == layers.end())
       continue;
     adapted.insert(m.path);
     result.modules.push_back(m.path);
@@ -352,16 +382,25 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   }
   if (!config.feedforward_expression)
     for (const std::string& word : feedforward)
-      if (!inputs.met(word)) not_a_target(word, modules, result.modules);
+      if (!inputs.met(word))
+        not_a_target("feedforward_modules", word,
+                     std::any_of(modules.begin(), modules.end(),
+                                 [&](const Module& m) { return is_path_end(m.path, word); }),
+                     modules, result.modules);
   if (!all && !config.target_expression)
     for (const std::string& word : words)
-      if (!targets.met(word)) no_match("target_modules", word, modules);
+      if (!targets.met(word)) {
+        check_no_table(word, method, tables);
+        no_match("target_modules", word, targeted);
+      }
   if (result.modules.empty())
-    no_match("target_modules", fmt::format("{}", fmt::join(words, ", ")), modules);
+    no_match("target_modules", fmt::format("{}", fmt::join(words, ", ")), targeted);
   for (const auto& [pattern, rank] : config.rank_pattern)
-    if (!met.contains("rank_pattern " + pattern)) no_match("rank_pattern", pattern, modules);
+    if (!met.contains("rank_pattern " + pattern))
+      not_a_pattern("rank_pattern", pattern, targeted, result.modules);
   for (const auto& [pattern, alpha] : config.alpha_pattern)
-    if (!met.contains("alpha_pattern " + pattern)) no_match("alpha_pattern", pattern, modules);
+    if (!met.contains("alpha_pattern " + pattern))
+      not_a_pattern("alpha_pattern", pattern, targeted, result.modules);
 
   auto trained = std::make_shared<std::set<std::string, std::less<>>>();
   std::set<std::string> used;

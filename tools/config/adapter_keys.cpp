@@ -70,9 +70,9 @@ std::vector<Key> adapter_keys() {
        .range = kAlpha},
       {.name = "rank_pattern", .section = "adapters", .kind = K::patterns, .field = &C::rank_pattern,
        .doc = "other ranks: a map of regular expressions, for the end of a module's path, to them; the first that fits "
-              "counts", .example = "{v_proj: 4}", .unset = "null", .range = kRank},
+              "counts", .example = "{.*att.*: 4}", .unset = "null", .range = kRank},
       {.name = "alpha_pattern", .section = "adapters", .kind = K::patterns, .field = &C::alpha_pattern,
-       .doc = "other values of lora_alpha, likewise", .example = "{v_proj: 16}", .unset = "null",
+       .doc = "other values of lora_alpha, likewise", .example = "{.*att.*: 16}", .unset = "null",
        .range = kAlpha},
       {.name = "lora_dropout", .section = "adapters", .kind = K::number, .field = &C::lora_dropout,
        .doc = "dropout of their input, one mask for all modules that read it", .example = "0.05",
@@ -107,9 +107,10 @@ std::vector<Key> adapter_keys() {
        .field = &C::init_lora_weights,
        .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "
               "of deviation 1 / lora_r. Or both made of the weight beside them, which is less what they make: pissa, "
-              "its largest singular parts; pissa_niter_N, nearly these, found by N rounds; olora, the first parts "
-              "of its QR. loftq: those of what a weight in 4 bits has lost",
-       .example = "gaussian", .choices = "true gaussian pissa olora loftq",
+              "its largest singular parts; pissa_niter_N, nearly these, found by N rounds, which PEFT "
+              "repeats at every load with other random numbers, so that its model is not quite this one; olora, the "
+              "first parts of its QR. loftq: those of what a weight in 4 bits has lost",
+       .example = "gaussian", .choices = "true gaussian pissa pissa_niter_N olora loftq",
        .refused = "false eva corda orthogonal lora_ga mica"},
       {.name = "bias", .section = "adapters", .kind = K::choice, .field = &C::bias,
        .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",

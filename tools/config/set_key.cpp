@@ -216,7 +216,10 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
         return;
       }
       if (key.name == "init_lora_weights" && node.kind == ConfigNode::Kind::scalar &&
-          pissa_rounds(node.text) > 0) {
+          node.text.starts_with("pissa_niter_")) {
+        if (pissa_rounds(node.text) == 0)
+          fail(ErrorCode::usage, "init_lora_weights as pissa_niter_N, N from 1 to 1000",
+               node.describe(), "init_lora_weights=pissa_niter_4");
         config.init_lora_weights = node.text;
         return;
       }

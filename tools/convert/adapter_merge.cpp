@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -38,7 +39,8 @@ std::vector<float> exchanged(const std::vector<float>& values, int64_t columns) 
 
 AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
                            const std::string& base, std::vector<std::string>* notes) {
-  const PeftModel peft = resolve_peft(spec, read_adapter_config(folder, notes));
+  PeftConfig config = read_adapter_config(folder, notes);
+  const PeftModel peft = resolve_peft(spec, config);
   model_ = std::make_unique<Model>(spec, parse_precision("fp32"), peft.frozen, peft.adapters);
   const Model& model = *model_;
   const std::string path = folder + "/" + kAdapterWeights;
@@ -47,12 +49,16 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
          "--adapter run1/final of a run with peft");
   file_ = std::make_unique<SafetensorsReader>(path);
   check_adapter_base(*file_, base);
+  set_base_form(config, trained_base_form(folder), path);
+  if (!config.codec.empty()) codes_ = block_codes(spec, config.codec, config.doubled);
+  std::set<std::string> used;
   for (int i = 0; i < model.params().size(); ++i) {
     if (!is_saved(model, i)) continue;
     const ParamInfo& p = model.params()[i];
     const std::vector<FilePiece> pieces = saved_pieces(model, i);
     for (size_t k = 0; k < pieces.size(); ++k) {
       const SafeTensor& tensor = adapter_tensor(*file_, p, pieces[k]);
+      used.insert(tensor.name);
       if (!is_adapter_name(p.name.view())) whole_[{p.name.str(), k}] = &tensor;
     }
   }
@@ -60,8 +66,13 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
     const std::vector<AdaptedLayer> layers = layers_of(model.adapters(), *kind);
     const std::vector<std::vector<float>> values = kind->shared_values(layers);
     const std::vector<AdapterParam> params = kind->shared(layers);
-    for (size_t i = 0; i < params.size(); ++i) shared_[params[i].name] = values[i];
+    for (size_t i = 0; i < params.size(); ++i) {
+      shared_[params[i].name] = values[i];
+      used.insert("base_model." + params[i].name.substr(params[i].name.find('.') + 1));
+    }
   }
+  for (std::string& warning : unused_adapter_tensors(*file_, used))
+    if (notes) notes->push_back(std::move(warning));
   for (const auto& [layer, adapter] : model.adapters())
     for (size_t k = 0; k < adapter.pieces.size(); ++k) {
       const size_t piece = adapter.pieces[k].piece;
@@ -125,8 +136,10 @@ bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed
 
 // W + s B A less what was taken away of it: s B0 A0, which are more ranks.
 void AdapterMerge::give_back(const AdaptedLayer& layer, size_t k, std::vector<float> weight) {
-  const FirstFactors f =
-      first_factors(*layer.adapter, k, weight, layer.in, nullptr, omp_get_max_threads());
+  const ParamInfo& param = model_->params()[model_->params().find(layer.name + ".weight")];
+  const bool coded = codes_ && !codes_->rows(param).empty();
+  const FirstFactors f = first_factors(*layer.adapter, k, weight, layer.in,
+                                       coded ? codes_.get() : nullptr, omp_get_max_threads());
   const int64_t r = module_.rank, out = static_cast<int64_t>(f.b.size()) / r;
   std::vector<float> left(f.b.size() * 2);
   for (int64_t i = 0; i < out; ++i)

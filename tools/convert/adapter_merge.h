@@ -55,6 +55,7 @@ class AdapterMerge {
 
   std::unique_ptr<SafetensorsReader> file_;
   std::unique_ptr<Model> model_;
+  std::shared_ptr<const WeightCodes> codes_;  // that the base rested in; null: in none
   std::map<Key, Source> sources_;
   std::map<Key, const SafeTensor*> whole_;
   std::map<std::string, std::vector<float>> shared_;  // of all layers

@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "layers/adapters/first_weights.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/weights.h"
 #include "tools/infer/flag_words.h"
@@ -87,6 +88,20 @@ PeftModel resolve_base(const InferenceOptions& options, const ModelSpec& spec) {
   return peft;
 }
 
+// The reference of a preference loss is the model without its adapters, which is there unless they began
+// as parts of its weights.
+void check_reference(const InferenceOptions& options, const PeftModel& peft) {
+  if (!options.pairs.reference()) return;
+  for (const auto& [layer, adapter] : peft.adapters)
+    if (adapter.first_way && adapter.first_way->residual)
+      fail(ErrorCode::unsupported,
+           fmt::format("an adapter beside a whole model for --loss-type {}, whose reference is the "
+                       "model without it",
+                       facts_of(options.pairs.loss.kind).name),
+           fmt::format("{}, which began as parts of its weights", options.adapter),
+           "--loss-type simpo, which has no reference");
+}
+
 }  // namespace
 
 Inference open_inference(InferenceOptions options,
@@ -124,6 +139,7 @@ Inference open_inference(InferenceOptions options,
                  : resolve_memory(options.memory, &r.reserve, &r.free_before);
   if (!room) options.host_budget = r.budget;
   if (sizes) sizes(source.spec, in.tokenizer, options);
+  check_reference(options, peft);
 
   r.model = in.model.get();
   r.settings.threads = resolve_threads(options.threads);

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "engine/core/error.h"
+#include "engine/io/safetensors_pieces.h"
+#include "layers/adapters/first_weights.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/adapter_files.h"
 #include "tools/config/keys.h"
@@ -101,6 +104,11 @@ PeftConfig method_of_keys(const RunConfig& config) {
   if (p.use_dora && config.is_set("use_dora") && !config.use_dora)
     fail(ErrorCode::usage, "peft: dora with use_dora, or peft: lora without",
          fmt::format("use_dora: false ({})", config.where("use_dora")), "peft=lora");
+  if (config.is_set("d_initial") && p.d_initial == 0)
+    fail(ErrorCode::usage, "d_initial other than 0, as the vector behind it begins with 0 too",
+         fmt::format("d_initial: 0 ({}), with which nothing is ever learned",
+                     config.where("d_initial")),
+         fmt::format("d_initial={}", method.fresh.d_initial));
   p.freeze_a = config.peft == "lora_fa";
   p.bias = config.bias;
   p.modules_to_save = config.modules_to_save;
@@ -161,15 +169,53 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
   return p;
 }
 
+namespace {
+
+// Of an adapter whose first weights were made of a base in a form, and are made again of what is here.
+void check_form(const PeftModel& peft, const PeftConfig& config, const std::string& folder) {
+  const bool decoded = std::any_of(peft.adapters.begin(), peft.adapters.end(), [](const auto& a) {
+    return a.second.first_way && a.second.first_way->of_decoded;
+  });
+  const std::string file = folder + "/" + kAdapterWeights;
+  // PEFT's files do not say what it was.
+  if (!decoded || !safetensors_there(file) ||
+      !SafetensorsReader(file).metadata().contains("snug_base"))
+    return;
+  const std::string before = trained_base_form(folder), now = base_form(config);
+  if (before == now) return;
+  PeftConfig own;
+  set_base_form(own, before, file);
+  const std::string keys =
+      own.codec.empty()
+          ? "peft=lora"
+          : fmt::format("load_in_4bit=true bnb_4bit_quant_type={} bnb_4bit_use_double_quant={}",
+                        own.codec, own.doubled);
+  fail(ErrorCode::unsupported,
+       fmt::format("a base that rests as {}, of which {} was made", before, folder),
+       fmt::format("one that rests as {}", now),
+       fmt::format("{} of a run, --base-form auto of the others", keys));
+}
+
+}  // namespace
+
 PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
                           const std::string& folder) {
+  if (const AdapterMethod& method = adapter_method(config.method);
+      folder.empty() && spec.linear_in_out && !method.has("fan_in_fan_out"))
+    tell(stderr,
+         "Note: PEFT has no {} for modules of this model, which are Conv1D: the adapter is Snug's "
+         "alone, or the model's once it is merged.\n",
+         method.title);
+  PeftModel peft;
   try {
-    return resolve_peft(spec, config);
+    peft = resolve_peft(spec, config);
   } catch (const Error& e) {
     if (folder.empty()) throw;
     fail(e.code(), e.expected(), fmt::format("{} in {}/{}", e.found(), folder, kAdapterConfig),
          "the model folder that the adapter was trained on");
   }
+  if (!folder.empty()) check_form(peft, config, folder);
+  return peft;
 }
 
 }  // namespace snug

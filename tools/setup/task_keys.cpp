@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "layers/adapters/first_weights.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
 #include "layers/tasks/metrics.h"
@@ -70,6 +71,11 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
   else if (config.peft.empty() && !looks)
     refuse(fmt::format("adapters as peft: {} for {}", word_list(find_key("peft")->choices), why),
            "peft: null", "peft=lora, or precompute_ref_log_probs=true for a whole model");
+  else if (const FirstWay* const way = find_first_way(config.init_lora_weights);
+           way && way->residual)
+    refuse("init_lora_weights: true or gaussian for " + why,
+           fmt::format("{}, which takes a part of the model away", said("init_lora_weights")),
+           "init_lora_weights=true, or precompute_ref_log_probs=true");
   if (config.bias != "none") refuse("bias: none for " + why, said("bias"), "leave bias out");
   if (!config.modules_to_save.empty())
     refuse("no modules_to_save for " + why, said("modules_to_save"), "leave modules_to_save out");

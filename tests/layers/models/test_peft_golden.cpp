@@ -388,6 +388,8 @@ TEST(Peft, RefusesFoldersOfOthers) {
   expect_error(ErrorCode::unsupported,
                {"without lora_bias, which is not built", "true", "an adapter trained without it"},
                with(R"({"peft_type": "LORA", "lora_bias": true})"));
+  expect_error(ErrorCode::unsupported, {"without ensure_weight_tying, which is not built", "true"},
+               with(R"({"peft_type": "LORA", "ensure_weight_tying": true})"));
   expect_error(
       ErrorCode::unsupported,
       {"init_lora_weights true, false, gaussian, pissa, olora or pissa_niter_N in", "corda",

@@ -277,10 +277,15 @@ TEST_F(Adapters, Methods) {
     const std::vector<std::string> keys = joined(
         {"model=" + base, "tokenizer=null", "learning_rate=0.02", "save_steps=5", "eval_steps=4"},
         m.keys);
-    w_.trained(whole, keys);
+    const Outcome first = w_.trained(whole, keys);
+    EXPECT_EQ(first.err.find("PEFT has no MiSS for modules of this model") != std::string::npos,
+              name == "miss")
+        << first.err;
     expect_planned_is_measured(w_, whole);
     const std::string adapter = w_.path(whole + "/final");
-    EXPECT_EQ(w_.json(whole + "/final/adapter_config.json")["peft_type"], m.type);
+    const Json config = w_.json(whole + "/final/adapter_config.json");
+    EXPECT_EQ(config["peft_type"], m.type);
+    EXPECT_EQ(config.contains("exclude_modules"), name != "vera") << "as VeraConfig has none";
     const SafetensorsReader file(adapter + "/adapter_model.safetensors");
     EXPECT_EQ(file.tensors().size(), m.tensors);
     EXPECT_EQ(file.at(std::string("base_model.model.transformer.h.1.") + m.of_layer).shape,
@@ -382,6 +387,47 @@ TEST_F(Adapters, MadeOfWeightsThatRestInCodes) {
   EXPECT_NE(other.err.find(" of loftq"), std::string::npos) << other.err;
 }
 
+// Parts of what codes decode to are those that merging takes away, whatever they are added to; over another
+// form they would be others.
+TEST_F(Adapters, MadeOfDecodedWeights) {
+  w_.trained("llama",
+             {"model={type: llama, num_hidden_layers: 1, hidden_size: 32, "
+              "intermediate_size: 48, num_attention_heads: 2, max_position_embeddings: 32}",
+              "max_steps=2"});
+  const std::string base = w_.path("llama/final"), adapter = w_.path("olora/final");
+  w_.trained("olora",
+             {"model=" + base, "tokenizer=null", "peft=qlora", "lora_r=4",
+              "init_lora_weights=olora", "precision=fp32", "learning_rate=1e-30", "max_steps=1"});
+  const Outcome merge = run({"merge", "--model", base, "--adapter", adapter, "--output",
+                             w_.path("merged"), "--base-form", "full"});
+  ASSERT_EQ(merge.code, 0) << merge.err;
+  const SafetensorsReader before(base + "/model.safetensors"),
+      after(w_.path("merged/model.safetensors"));
+  for (const SafeTensor& t : before.tensors()) {
+    const auto* const a = reinterpret_cast<const float*>(t.data);
+    const auto* const b = reinterpret_cast<const float*>(after.at(t.name).data);
+    for (int64_t i = 0; i < t.elements(); ++i) ASSERT_NEAR(a[i], b[i], 1e-6) << t.name;
+  }
+  const std::string expected = "a base that rests as nf4-double, of which " + adapter + " was made";
+  const Outcome full = run({"eval", "--model", base, "--adapter", adapter, "--data",
+                            w_.path("text.txt"), "--base-form", "full"});
+  EXPECT_EQ(full.code, 2);
+  EXPECT_NE(full.err.find(expected), std::string::npos) << full.err;
+  EXPECT_GT(loss({"--model", base, "--adapter", adapter, "--base-form", "auto"}), 0);
+  const std::vector<std::string> on = {"model=" + base, "tokenizer=null", "adapter=" + adapter,
+                                       "precision=fp32", "max_steps=1"};
+  const Outcome other = w_.train("on", on);
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find(expected), std::string::npos) << other.err;
+  const std::string keys =
+      "load_in_4bit=true bnb_4bit_quant_type=nf4 bnb_4bit_use_double_quant=true";
+  EXPECT_NE(other.err.find("try:   " + keys + " of a run, --base-form auto of the others"),
+            std::string::npos)
+      << other.err;
+  w_.trained("on", joined(on, {"load_in_4bit=true", "bnb_4bit_quant_type=nf4",
+                               "bnb_4bit_use_double_quant=true"}));
+}
+
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {
   w_.trained("run", with({"max_steps=4", "save_steps=2"}));
   w_.trained("other", {"max_steps=2", "seed=7"});
@@ -405,6 +451,18 @@ TEST_F(Adapters, WhatDoesNotFitIsRefused) {
   refused(
       run({"eval", "--model", adapter, "--data", w_.path("text.txt")}),
       {"--model as the base of an adapter, and the adapter as --adapter", "--adapter " + adapter});
+  // A file with more than its adapter_config.json names is read by neither.
+  fs::copy(adapter, w_.path("more"));
+  Json c = w_.json("more/adapter_config.json");
+  c["target_modules"] = {"c_attn"};
+  spill(w_.path("more/adapter_config.json"), c.dump());
+  const std::vector<std::string> more = {"--model", w_.path("base/final"), "--adapter",
+                                         w_.path("more")};
+  for (const auto& words : {joined({"eval", "--data", w_.path("text.txt")}, more),
+                            joined({"merge", "--output", w_.path("merged")}, more)})
+    refused(run(words), {"every tensor of an adapter in " + w_.path("more"), ".lora_",
+                         "both files of one folder, as they were saved"});
+  EXPECT_FALSE(exists(w_.path("merged")));
   refused(w_.train("run", with({"max_steps=4", "resume=latest", "lora_alpha=3"})),
           {"adapters as in ", "alpha 8", "alpha 3"});
   refused(w_.train("run", with({"model=" + other, "max_steps=4", "resume=latest"})),

@@ -444,6 +444,10 @@ TEST_F(Preferences, WhatIsRefused) {
        {"peft=null", "target_modules=null", "lora_r=null"},
        "adapters as peft: lora, qlora, dora, lora_fa, ia3, vera or miss for loss_type"},
       {good, {"lora_dropout=0.1"}, "no dropout with task: dpo"},
+      {good, {"init_lora_weights=pissa"}, "init_lora_weights: true or gaussian for loss_type"},
+      {good,
+       {"init_lora_weights=olora", "loss_type=kto"},
+       "init_lora_weights: true or gaussian for loss_type"},
       {good, {"bias=all"}, "bias: none for loss_type"},
       {good, {"modules_to_save=[lm_head]"}, "no modules_to_save for loss_type"},
       {good, {"loss_type=hinge", "label_smoothing=0.1"}, "label_smoothing only with"},
@@ -524,9 +528,22 @@ TEST_F(Preferences, WhatEvaluationRefuses) {
   EXPECT_NE(again.err.find("snug merge it into the model first, or precompute_ref_log_probs=true"),
             std::string::npos)
       << again.err;
+  // The base beside what is made of its weights is less than the model, which a reference that is computed
+  // first is not.
+  w_.trained("parts", with({"init_lora_weights=pissa", "precompute_ref_log_probs=true"}));
+  EXPECT_NEAR(w_.metrics("parts").front()["eval_loss"].get<double>(), std::log(2.0), 1e-5);
+  const std::vector<std::string> parts = joined(dpo, {"--adapter", w_.path("parts/final")});
+  refused(parts, "an adapter beside a whole model for --loss-type sigmoid",
+          "which began as parts of its weights");
+  refused(joined(parts, {"--loss-type", "kto"}), "for --loss-type kto",
+          "try:   --loss-type simpo, which has no reference");
+  const Outcome simpo =
+      run(joined({"eval", "--model", w_.path("base/final"), "--data", w_.path("pairs.jsonl"),
+                  "--loss-type", "simpo", "--threads", "1"},
+                 parts));
+  EXPECT_EQ(simpo.code, 0) << simpo.err;
 }
 
-// Answers that are alike teach nothing, which is said.
 // Kernels compute planned windows whole, with the reference in a graph; on the CPU their empty ends are
 // left out.
 TEST_F(Preferences, KernelsLearnWhatTheCpuLearns) {
@@ -544,6 +561,7 @@ TEST_F(Preferences, KernelsLearnWhatTheCpuLearns) {
   EXPECT_TRUE(w_.metrics("cpu").back().contains("eval_loss"));
 }
 
+// Answers that are alike teach nothing.
 TEST_F(Preferences, EqualAnswersAreSaid) {
   const std::string equal = R"({"prompt": "the", "chosen": " cat", "rejected": " cat"})";
   spill(w_.path("pairs.jsonl"), slurp(w_.path("pairs.jsonl")) + equal + "\n");
