@@ -131,8 +131,9 @@ TEST(OptimRegistry, RefusesFormsThatHaveNothingToRestOrWouldBreak) {
   OptimizerConfig c = named("rmsprop_8bit");
   c.args = {{"centered", 1}};
   refused(c, {"states in fp32 for centered", "centered: 1, states in 8bit", "optim=rmsprop"});
-  refused(named("schedule_free_adamw_8bit"), {"schedule_free_adamw with states in fp32",
-                                              "states in 8bit", "optim=schedule_free_adamw"});
+  refused(named("schedule_free_adamw_8bit"),
+          {"schedule_free_adamw with states in fp32, of which its weights are made",
+           "states in 8bit", "optim=schedule_free_adamw"});
   // What is small, or kept by name, is so as a whole.
   c = named("adamw_8bit");
   const ParamTable table = table_of({4095, 4096, 5000});

@@ -12,6 +12,7 @@
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/dispatch.h"
+#include "tools/cli/output_file.h"
 #include "tools/cli/version.h"
 #include "tools/commands.h"
 
@@ -460,6 +461,33 @@ TEST_F(CliTokenizer, Errors) {
             std::string::npos);
   EXPECT_NE(message({"encod"}, "").find("did you mean encode?"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(path("x.json")));
+}
+
+// By whatever path either is named: relative, through a folder and back, by a link.
+TEST(OutputFile, IsNoInputByAnyOfItsNames) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("snug-output-" + std::to_string(getpid()));
+  fs::create_directories(folder / "sub");
+  std::ofstream(folder / "a.txt") << "text";
+  fs::create_symlink(folder / "a.txt", folder / "link.txt");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder);
+  const std::string whole = (folder / "a.txt").string();
+  for (const std::string& output : {std::string("a.txt"), std::string("sub/../a.txt"), whole})
+    for (const std::string& source :
+         {std::string("a.txt"), std::string("./a.txt"), std::string("link.txt"), whole,
+          std::string("."), folder.string(), std::string("*.txt")}) {
+      bool refused = false;
+      try {
+        check_output_is_no_input(output, "--output", {source}, "");
+      } catch (const Error& error) {
+        refused = error.expected().find("another file than what is read") != std::string::npos;
+      }
+      EXPECT_TRUE(refused) << output << " of " << source;
+    }
+  EXPECT_NO_THROW(check_output_is_no_input("b.txt", "--output", {"a.txt", "."}, ""));
+  fs::current_path(before);
+  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "engine/blas/matmul_cpu.h"
 #include "tests/support/errors.h"
+#include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/planner/plan.h"
 
@@ -409,6 +410,35 @@ TEST(SlowPlan, SeventyBillionParametersArePlanned) {
            static_cast<long long>(r.budget), p.fits, p.decisions.recompute.c_str(),
            static_cast<long long>(p.decisions.micro_batch), p.seconds);
     EXPECT_EQ(p.fits, gib >= 0);
+  }
+}
+
+// A checkpoint that is written while training goes on: what is beyond the ring waits for the disk, less
+// the arithmetic of all micro-steps meanwhile.
+TEST(PlanSaving, TheStallIsWhatAStepDoesNotCover) {
+  const Model model(test::tiny_spec({.L = 3}), parse_precision("fp32"));
+  const CostModel cost = test::even_device(1e11, 1e9);
+  for (const int64_t accumulation : {1, 4}) {
+    PlanRequest r = test::host_request(model, cost, 8, 4);
+    r.micro_batch = 4 / accumulation;
+    r.update_in_backward = false;
+    r.save = true;
+    r.save_buffer = 4096;
+    const Plan idle = make_plan(r);
+    ASSERT_EQ(idle.accumulation, accumulation);
+    ASSERT_GT(idle.save_stall, 0);
+    EXPECT_DOUBLE_EQ(
+        idle.save_stall,
+        static_cast<double>(idle.checkpoint_bytes - idle.decisions.save_ring) / kSaveRate);
+    const auto flops = [&](const char* name) {
+      return static_cast<double>(idle.schedule.at(idle.schedule.find(name)).flops());
+    };
+    const double all =
+        flops("micro_first") + flops("micro_next") * static_cast<double>(accumulation - 1);
+    r.step_flops_rate = 2 * all / idle.save_stall;
+    EXPECT_DOUBLE_EQ(make_plan(r).save_stall, idle.save_stall / 2);
+    r.step_flops_rate = all / idle.save_stall / 2;
+    EXPECT_EQ(make_plan(r).save_stall, 0);
   }
 }
 

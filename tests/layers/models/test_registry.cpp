@@ -312,6 +312,18 @@ TEST(Registry, AxesThatAreNotBuiltAreRefused) {
                "num_key_value_heads=1");
 }
 
+// The defaults of transformers' classes (BertConfig, RobertaConfig, DistilBertConfig).
+TEST(Registry, EncodersWithoutOptionalKeysAreThoseOfTransformers) {
+  for (const char* type : {"bert", "roberta", "distilbert"}) {
+    const ModelSpec s = map_of(std::string(R"({"type": ")") + type + "\"}");
+    EXPECT_EQ(s.activation, Activation::gelu_erf) << type;
+    EXPECT_EQ(s.C, 768) << type;
+    EXPECT_EQ(s.H, 12) << type;
+    EXPECT_EQ(s.F, 3072) << type;
+    EXPECT_FLOAT_EQ(s.norm_epsilon, 1e-12f) << type;
+  }
+}
+
 TEST(RecomputeText, PresetsMapsAndBracesAreRead) {
   const Model model(map_of(R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8, "n_embd": 16,
                               "n_head": 2, "n_layer": 3})"),
