@@ -32,7 +32,8 @@ TEST(DecodedBases, RefuseWhatIsNotFinite) {
       ASSERT_EQ(v, 0.5f) << "the largest is exact";
     values[7] = std::nanf("");
     test::expect_error(ErrorCode::data,
-                       {"finite weights, to be coded", "element 7 of w that is nan"},
+                       {"finite weights, to be coded", "element 7 of w that is nan",
+                        "a base whose weights are whole, or --base-form full"},
                        [&] { base.decode(table[i], piece, t); });
   }
   EXPECT_GT(coded, 0);
