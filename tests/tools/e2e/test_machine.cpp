@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -189,12 +190,13 @@ void expect_table_adds_up(const std::string& out) {
   std::vector<Line> lines;
   std::string text;
   for (std::getline(table, text), std::getline(table, text); std::getline(table, text);) {
-    Line line;
-    std::istringstream words(text.substr(29));
-    int64_t calls = 0;
-    char percent = 0;
-    if (!(words >> calls >> line.ms >> line.predicted >> line.share >> percent)) continue;
-    line.what = text.substr(0, text.find("  "));
+    // The last four words are calls, both times and the share; what is before them may be long.
+    std::istringstream in(text);
+    std::vector<std::string> words{std::istream_iterator<std::string>(in), {}};
+    if (words.size() < 5 || words.back().back() != '%') continue;
+    const size_t n = words.size();
+    Line line{words[0], std::stod(words[n - 3]), std::stod(words[n - 2]), std::stod(words[n - 1])};
+    for (size_t i = 1; i + 4 < n; ++i) line.what += " " + words[i];
     lines.push_back(line);
   }
   ASSERT_GT(lines.size(), 5u) << out;
