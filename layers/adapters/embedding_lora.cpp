@@ -2,6 +2,7 @@
 
 #include "engine/blas/matmul.h"
 #include "engine/kernels/kernels.h"
+#include "layers/adapters/transpose.h"
 #include "layers/ops/embedding.h"
 #include "layers/parts/wiring.h"
 
@@ -105,17 +106,9 @@ std::shared_ptr<const AdapterSum> embedding_lora(Wiring& w, const AdaptedLayer& 
 MergedModule merged_embedding_lora(const AdaptedLayer& layer, const TensorValues& values) {
   const AdapterPiece& piece = layer.adapter->pieces.front();
   // (V,C): s A^T B^T.
-  const auto turned = [](const std::vector<float>& m, int64_t columns) {
-    const int64_t rows = static_cast<int64_t>(m.size()) / columns;
-    std::vector<float> out(m.size());
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j)
-        out[static_cast<size_t>(j * rows + i)] = m[static_cast<size_t>(i * columns + j)];
-    return out;
-  };
   MergedModule m;
-  m.left = turned(values(".lora_embedding_A"), piece.rows);
-  m.right = turned(values(".lora_embedding_B"), piece.rank);
+  m.left = transpose(values(".lora_embedding_A"), piece.rows);
+  m.right = transpose(values(".lora_embedding_B"), piece.rank);
   m.rank = piece.rank;
   m.scale = piece.scale;
   return m;

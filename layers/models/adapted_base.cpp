@@ -8,20 +8,12 @@
 #include "engine/core/error.h"
 #include "layers/adapters/kinds.h"
 #include "layers/adapters/low_rank.h"
+#include "layers/adapters/transpose.h"
 #include "layers/models/peft.h"
 #include "quant/weight_codes.h"
 
 namespace snug {
 namespace {
-
-std::vector<float> turned(const std::vector<float>& values, int64_t columns) {
-  const int64_t rows = static_cast<int64_t>(values.size()) / columns;
-  std::vector<float> out(values.size());
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j)
-      out[static_cast<size_t>(j * rows + i)] = values[static_cast<size_t>(i * columns + j)];
-  return out;
-}
 
 // The module of a layer's adapter that a tensor of its weight is; -1: none.
 int module_of_piece(const LinearAdapter& adapter, size_t piece) {
@@ -40,7 +32,7 @@ std::string layer_of(const Model& model, int param) {
 std::vector<float> weight_of(const SafeTensor& plain, bool transposed) {
   std::vector<float> w(static_cast<size_t>(plain.elements()));
   convert(plain.dtype, plain.data, plain.elements(), w.data());
-  return transposed ? turned(w, plain.shape[1]) : w;
+  return transposed ? transpose(w, plain.shape[1]) : w;
 }
 
 FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<float>& w,
@@ -98,7 +90,7 @@ const SafeTensor& AdaptedBase::base(int param, size_t piece, const FilePiece& of
     std::copy_n(f.b.begin() + i * rank, rank,
                 own.begin() + (of_file.groups.any() ? of_file.groups.ours(i) : i) * rank);
   Made& made = made_.emplace_back();
-  made.values = p.transposed_in_file ? turned(w, plain.shape[0]) : std::move(w);
+  made.values = p.transposed_in_file ? transpose(w, plain.shape[0]) : std::move(w);
   made.tensor = {plain.name, SafeDType::F32, plain.shape,
                  reinterpret_cast<const uint8_t*>(made.values.data()),
                  static_cast<int64_t>(made.values.size()) * 4};

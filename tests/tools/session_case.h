@@ -206,6 +206,21 @@ class SessionRun {
   std::unique_ptr<Session> session_;
 };
 
+// Layers enough that what rests with the host comes, is used and is overwritten, and a batch of six.
+inline constexpr Tiny kFiveLayers{.V = 97, .P = 32, .C = 32, .L = 5, .H = 2, .F = 128};
+inline RunOptions options_of_six(int64_t micro, double clip) {
+  RunOptions o;
+  o.decisions.T = 16;
+  o.decisions.micro_batch = micro;
+  o.decisions.head_rows = 16;
+  o.decisions.max_grad_norm = clip;
+  o.decisions.loss_scaling.init_scale = 64;
+  o.optimizer.learning_rate = 1e-2;
+  o.optimizer.weight_decay = 0.1;
+  o.global_batch = 6;
+  return o;
+}
+
 // What some steps of training leave behind. Equal means equal bits.
 struct Trace {
   std::vector<double> losses;

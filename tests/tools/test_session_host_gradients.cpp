@@ -14,19 +14,9 @@
 namespace snug {
 namespace {
 
-const test::Tiny kModel{.V = 97, .P = 32, .C = 32, .L = 5, .H = 2, .F = 128};
-
+const test::Tiny kModel = test::kFiveLayers;
 test::RunOptions options_of(int64_t micro, double clip) {
-  test::RunOptions o;
-  o.decisions.T = 16;
-  o.decisions.micro_batch = micro;
-  o.decisions.head_rows = 16;
-  o.decisions.max_grad_norm = clip;
-  o.decisions.loss_scaling.init_scale = 64;
-  o.optimizer.learning_rate = 1e-2;
-  o.optimizer.weight_decay = 0.1;
-  o.global_batch = 6;
-  return o;
+  return test::options_of_six(micro, clip);
 }
 
 // A trace with the sum of squares behind every loss: what clipping multiplies by comes from it.

@@ -12,31 +12,12 @@
 #include "engine/io/files.h"
 #include "engine/io/safetensors_pieces.h"
 #include "layers/adapters/kinds.h"
+#include "layers/adapters/transpose.h"
 #include "layers/models/adapted_base.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/weights.h"
 
 namespace snug {
-namespace {
-
-std::vector<float> values_of(const SafeTensor& t) {
-  std::vector<float> values(static_cast<size_t>(t.elements()));
-  convert(t.dtype, t.data, t.elements(), values.data());
-  return values;
-}
-
-// (rows, columns) to (columns, rows).
-std::vector<float> exchanged(const std::vector<float>& values, int64_t columns) {
-  const int64_t rows = static_cast<int64_t>(values.size()) / columns;
-  std::vector<float> out(values.size());
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j)
-      out[static_cast<size_t>(j * rows + i)] = values[static_cast<size_t>(i * columns + j)];
-  return out;
-}
-
-}  // namespace
-
 AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
                            const std::string& base, std::vector<std::string>* notes) {
   PeftConfig config = read_adapter_config(folder, notes);
@@ -110,7 +91,7 @@ bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed
   const AdaptedLayer layer = adapted_layer_of(*model_, layer_name);
   module_ = layer.adapter->kind->merged(layer, k, [&](const char* end) {
     if (is_shared_adapter_name(end)) return shared_.at(end);
-    return values_of(tensor(layer, k, end));
+    return weight_of(tensor(layer, k, end), false);
   });
   width_ = width;
   transposed_ = transposed;
@@ -126,8 +107,8 @@ bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed
   squares_.assign(module_.magnitude.size(), 0.0);
   // (out,in) in the file: rows of B times A. (in,out): columns of A times those of B.
   if (transposed && !module_.left.empty()) {
-    std::vector<float> left = exchanged(module_.right, layer.in);
-    module_.right = exchanged(module_.left, module_.rank);
+    std::vector<float> left = transpose(module_.right, layer.in);
+    module_.right = transpose(module_.left, module_.rank);
     module_.left = std::move(left);
   }
   row_.assign(static_cast<size_t>(width), 0.0f);
