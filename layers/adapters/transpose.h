@@ -1,6 +1,7 @@
 // A matrix on the host, turned: files hold some weights as (in,out), adapters see (out,in).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

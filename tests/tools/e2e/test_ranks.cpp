@@ -345,9 +345,13 @@ TEST(Ranks, ARankThatHangsIsNamed) {
   EXPECT_NE(o.err.find("rank 1: it did not come to"), std::string::npos) << o.err;
 }
 
-// Also while a checkpoint is written, when nothing is computed that it could miss.
+// Also while a checkpoint is written, when nothing is computed that it could miss. Its writes are
+// slow, so that the rank is surely stopped before it is done.
 TEST(Ranks, ARankThatHangsAtACheckpointIsNamed) {
+  NEEDS_PRELOAD();
   const Workspace w;
+  const Environment load("LD_PRELOAD", kBadWorld), files("BAD_WORLD_FILES", "-rank-1.safetensors"),
+      slow("BAD_WORLD_SLOW", "0.05");
   Child child(w.train_arguments("run", with({"ddp_timeout=2s", "zero=1"})));
   ASSERT_TRUE(child.read_until("step     11/12"));
   const std::vector<pid_t> ranks = processes_of(child.pid());
