@@ -249,9 +249,9 @@ TEST(PlanHost, ALoneLayerLeavesWithTheHostWhatPays) {
   PlanSearch search(r);
   int offloads = 0;
   for (const char* offload : {"none", "inputs", "block"})
-    for (const std::string_view recompute : kPresets) {
+    for (const LayerWords& recompute : presets()) {
       if (!policies_combine(recompute, offload, model)) continue;
-      SCOPED_TRACE(std::string(recompute) + " | " + offload);
+      SCOPED_TRACE(recompute.text() + " | " + offload);
       PlanRequest fixed = r, ask = r;
       fixed.recompute = recompute;
       fixed.offload = offload;

@@ -65,8 +65,8 @@ struct PlanRequest {
   bool evaluate = false;
   int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
   BatchKeys keys;                          // that set these numbers
-  std::string recompute = "auto";          // auto: chosen for each layer
-  std::string offload = "none";            // auto: chosen, if use_host
+  LayerWords recompute = "auto";           // open: chosen for each layer
+  LayerWords offload;                      // open: chosen, if use_host
   std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
   std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
   std::string offload_embedding = "none";  // the same, of frozen tables of rows

@@ -28,7 +28,7 @@ bool learns_magnitudes(const Model& model) {
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
-  return d.offload == "none" && !d.offload_optimizer && !d.offload_params && !d.offload_gradients &&
+  return d.offload.none() && !d.offload_optimizer && !d.offload_params && !d.offload_gradients &&
          !d.update_in_backward;
 }
 

@@ -46,8 +46,8 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   if (r.settings.target != Place::cpu)
     tell(stderr, "Note: ranks run on processors; of GPUs they are planned alone.\n");
   if (config.target.empty()) check_running_ranks(config);
-  if (r.offload == "auto") r.offload = "none";
-  if (r.offload != "none") refuse("offload", r.offload, "none, or ranks=1");
+  if (r.offload.open()) r.offload = {};
+  if (!r.offload.none()) refuse("offload", r.offload.text(), "none, or ranks=1");
   for (const ResidenceKey& key : residence_keys()) {
     if (key.asked == &PlanRequest::offload_optimizer) continue;
     if (r.*key.asked == "auto") r.*key.asked = key.device;

@@ -162,7 +162,7 @@ void check_cudnn(const RunConfig& config, const Model& model, bool rows, bool gp
 // What is left to the planner it decides so that graphs can be.
 void stay_on_device(PlanRequest& r) {
   r.graphs_required = true;
-  if (r.offload == "auto") r.offload = "none";
+  if (r.offload.open()) r.offload = {};
   for (const ResidenceKey& key : residence_keys())
     if (r.*key.asked == "auto") r.*key.asked = key.device;
   r.update_in_backward = false;
@@ -170,7 +170,7 @@ void stay_on_device(PlanRequest& r) {
 
 // Of what was set, or is in a plan that is followed.
 void check_graphs(const RunConfig& config, const PlanRequest& r) {
-  std::string away = r.offload != "none" ? "offload: " + r.offload : "";
+  std::string away = r.offload.none() ? "" : "offload: " + r.offload.text();
   for (const ResidenceKey& key : residence_keys())
     if (r.*key.asked != key.device)
       away += fmt::format("{}{}: {}", away.empty() ? "" : ", ", key.name, r.*key.asked);
@@ -250,10 +250,10 @@ CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
 void check_policies(const RunConfig& config, const Model& model) {
   for (const char* key : {"recompute", "offload"}) {
     const bool again = key[0] == 'r';
-    const std::string& text = again ? config.recompute : config.offload;
-    if (text == "auto") continue;
+    const LayerWords words = again ? config.recompute : config.offload;
+    if (words.open()) continue;
     try {
-      parse_policies(again ? text : "none", again ? "none" : text, model);
+      parse_policies(again ? words : LayerWords(), again ? LayerWords() : words, model);
     } catch (const Error& error) {
       fail(error.code(), error.expected(), fmt::format("{} ({})", error.found(), config.where(key)),
            error.advice());
