@@ -37,6 +37,7 @@ std::string beside_recompute(const LadderRung& r) {
     text += fmt::format(", gradients{} with the host", d.offload_optimizer ? " and optimizer" : "");
   else if (d.offload_optimizer)
     text += ", optimizer with the host";
+  if (d.states_on_disk) text += ", optimizer on disk";
   if (d.update_on_host) text += ", which updates";
   return text;
 }

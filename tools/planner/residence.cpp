@@ -21,7 +21,8 @@ std::span<const ResidenceKey> residence_keys() {
        "the layers' gradients on the device"},
       {"offload_optimizer", &RunConfig::offload_optimizer, &PlanRequest::offload_optimizer,
        &Decisions::offload_optimizer, "none", "the optimizer's state with the host",
-       "the optimizer's state on the device"},
+       "the optimizer's state on the device", &Decisions::states_on_disk,
+       "the optimizer's state on disk"},
       {"offload_update", &RunConfig::offload_update, &PlanRequest::offload_update,
        &Decisions::update_on_host, "gpu", "updates by the host", "updates by the device"},
   };
@@ -34,8 +35,11 @@ void add_residence(nlohmann::json& decisions, const Decisions& d) {
 
 void read_residence(const nlohmann::json& j, const std::string& where, const std::string& advice,
                     Decisions& d) {
-  for (const ResidenceKey& key : residence_keys())
-    d.*key.decided = get_string(j, key.name, where, key.device) == "cpu";
+  for (const ResidenceKey& key : residence_keys()) {
+    const std::string value = get_string(j, key.name, where, key.device);
+    d.*key.decided = value == "cpu";
+    if (key.filed != nullptr) d.*key.filed = value == "disk";
+  }
   if (d.update_on_host && !(d.offload_optimizer && d.offload_gradients))
     fail(ErrorCode::data,
          fmt::format("offload_optimizer cpu and offload_gradients cpu for offload_update cpu in {}",
@@ -47,25 +51,25 @@ void read_residence(const nlohmann::json& j, const std::string& where, const std
 
 bool same_residence(const Decisions& a, const Decisions& b) {
   for (const ResidenceKey& key : residence_keys())
-    if (a.*key.decided != b.*key.decided) return false;
+    if (std::string_view(key.value(a)) != key.value(b)) return false;
   return true;
 }
 
 std::string residence_changes(const Decisions& from, const Decisions& to) {
   std::string text;
   for (const ResidenceKey& key : residence_keys())
-    if (from.*key.decided != to.*key.decided)
-      text += fmt::format(", {}", to.*key.decided ? key.on_host : key.on_device);
+    if (std::string_view(key.value(from)) != key.value(to))
+      text += fmt::format(", {}", key.words(to));
   return text;
 }
 
 std::string offloaded_keys(const Decisions& d) {
   std::string text = "offload: " + d.offload;
   for (const ResidenceKey& key : residence_keys()) {
-    if (!(d.*key.decided)) continue;
+    if (!(d.*key.decided) && !key.on_file(d)) continue;
     // Weights go with the state.
     if (key.decided == &Decisions::offload_optimizer && d.offload_params) continue;
-    text += fmt::format(", {}: cpu", key.name);
+    text += fmt::format(", {}: {}", key.name, key.value(d));
   }
   return text;
 }
@@ -80,6 +84,35 @@ bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost) {
   if (r.offload_update == "cpu") return true;
   return r.offload_update == "auto" && r.use_host && cost.host() != nullptr &&
          can_update_on_host(r.optimizer);
+}
+
+DiskTraffic disk_traffic(const Program& update, int64_t bytes, const CostModel& cost) {
+  DiskTraffic sum{.bytes = bytes};
+  for (const OpRecord& op : update.ops)
+    if (on_disk(op)) {
+      sum.seconds += cost.seconds(op, 0);
+      sum.moved += op.bytes;
+    }
+  if (sum.moved > 0) sum.rate = cost.rates().disk, sum.stated = cost.disk_stated();
+  return sum;
+}
+
+std::string disk_text(const DiskTraffic& t) {
+  if (t.bytes == 0) return "";
+  return fmt::format(
+      "on disk: {} of optimizer state, of which {} are read and written in {} a step at "
+      "{:.2f} GB/s ({})",
+      human_bytes(t.bytes), human_bytes(t.moved), human_seconds(t.seconds), t.rate / 1e9,
+      t.stated ? "disk_bandwidth" : "assumed; disk_bandwidth= says another");
+}
+
+nlohmann::json disk_json(const DiskTraffic& t) {
+  if (t.bytes == 0) return nullptr;
+  return {{"bytes", t.bytes},
+          {"bytes_a_step", t.moved},
+          {"seconds_a_step", t.seconds},
+          {"bytes_per_second", t.rate},
+          {"rate", t.stated ? "disk_bandwidth" : "assumed"}};
 }
 
 HostUpdate host_update(const Program& update, const CostModel& cost) {
