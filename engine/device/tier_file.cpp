@@ -57,10 +57,11 @@ TierFile::TierFile(const std::string& folder, int64_t bytes)
          fmt::format("a file for {} of optimizer state in {}", human_bytes(bytes), folder),
          std::strerror(errno), "offload_disk=FOLDER, one that can be written to");
   unlink(path_.c_str());
-  const int error = posix_fallocate(file_, 0, bytes);
+  // Asked first: reserving what is not there takes all there is before it is given back.
+  const int64_t free = free_bytes(folder);
+  const int error = free >= 0 && free < bytes ? ENOSPC : posix_fallocate(file_, 0, bytes);
   if (error == 0) return;
   close(file_);
-  const int64_t free = free_bytes(folder);
   fail(ErrorCode::device,
        fmt::format("{} B ({}) of disk in {} for the optimizer's state", bytes, human_bytes(bytes),
                    folder),
@@ -107,7 +108,7 @@ void TierFile::check(int64_t offset, const std::byte* data, int64_t bytes) const
   for (int64_t at = 0; at < bytes; at += kBlock) {
     const uint32_t want = checksums_[(offset + at) / kBlock], found = checksum(data + at);
     if (want != found)
-      fail(ErrorCode::data,
+      fail(ErrorCode::device,
            fmt::format("the optimizer's state at byte {} of {} as it was written: checksum {:08x}",
                        offset + at, path_, want),
            fmt::format("{:08x}: the disk gives back other bytes, or another program wrote there",

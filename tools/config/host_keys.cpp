@@ -17,8 +17,8 @@ std::vector<Key> host_keys() {
        .example = "cpu", .choices = "auto none cpu disk"},
       {.name = "offload_disk", .section = "machine", .kind = K::text, .field = &C::offload_disk,
        .doc = "the folder of that file, on the fastest disk there is: it is made at the start, as large as the plan "
-              "says, has no name and goes with the process, however it ends. auto: output_dir",
-       .example = "/nvme/scratch", .unset = "auto", .aliases = "nvme_path"},
+              "says, has no name and goes with the process, however it ends; null: output_dir",
+       .example = "/nvme/scratch", .unset = "null", .aliases = "nvme_path"},
       {.name = "disk_bandwidth", .section = "machine", .kind = K::bytes, .field = &C::disk_bandwidth,
        .doc = "bytes a second that the disk reads or writes, of which the plan's prediction is made; memory.json "
               "says what a run found. auto: 500 MB are assumed",

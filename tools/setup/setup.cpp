@@ -1,9 +1,12 @@
 #include "tools/setup/setup.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -136,6 +139,12 @@ void check_disk(const RunConfig& config, const PlanRequest& r) {
     fail(ErrorCode::usage, "offload_optimizer: auto or cpu for offload_params: cpu",
          fmt::format("{}, offload_params: cpu ({})", asked, config.where("offload_params")),
          "offload_params=none, or offload_optimizer=cpu");
+  if (!config.offload_disk.empty() && config.target.empty() &&
+      access(config.offload_disk.c_str(), W_OK | X_OK) != 0)
+    fail(ErrorCode::usage, "offload_disk as a folder that is there and can be written to",
+         fmt::format("{} ({}): {}", config.offload_disk, config.where("offload_disk"),
+                     std::strerror(errno)),
+         "leave offload_disk out, for output_dir");
   if (make_optimizer(r.optimizer)->state_names().empty())
     fail(ErrorCode::usage, "an optimizer with states for offload_optimizer: disk",
          fmt::format("{}, optim: {}", asked, config.optim),
