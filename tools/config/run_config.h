@@ -99,6 +99,7 @@ struct RunConfig {
   std::string offload_disk;                // a folder; empty: output_dir
   int64_t disk_bandwidth = 0;              // bytes a second of it; 0: assumed
   std::string offload_params = "auto";     // the same
+  std::string offload_embedding = "auto";  // the same
   std::string offload_gradients = "auto";  // the same
   std::string offload_update = "auto";     // auto | gpu | cpu
   int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto

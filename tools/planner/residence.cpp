@@ -6,7 +6,6 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
-#include "engine/io/json.h"
 #include "optim/settings.h"
 
 namespace snug {
@@ -16,6 +15,9 @@ std::span<const ResidenceKey> residence_keys() {
       {"offload_params", &RunConfig::offload_params, &PlanRequest::offload_params,
        &Decisions::offload_params, "none", "the layers' weights with the host",
        "the layers' weights on the device"},
+      {"offload_embedding", &RunConfig::offload_embedding, &PlanRequest::offload_embedding,
+       &Decisions::offload_tables, "none", "the frozen embedding with the host",
+       "the frozen embedding on the device"},
       {"offload_gradients", &RunConfig::offload_gradients, &PlanRequest::offload_gradients,
        &Decisions::offload_gradients, "none", "the layers' gradients with the host",
        "the layers' gradients on the device"},
@@ -29,17 +31,15 @@ std::span<const ResidenceKey> residence_keys() {
   return keys;
 }
 
-void add_residence(nlohmann::json& decisions, const Decisions& d) {
-  for (const ResidenceKey& key : residence_keys()) decisions[key.name] = key.value(d);
-}
-
-void read_residence(const nlohmann::json& j, const std::string& where, const std::string& advice,
-                    Decisions& d) {
-  for (const ResidenceKey& key : residence_keys()) {
-    const std::string value = get_string(j, key.name, where, key.device);
-    d.*key.decided = value == "cpu";
-    if (key.filed != nullptr) d.*key.filed = value == "disk";
-  }
+void check_residence(const Decisions& d, const std::string& where, const std::string& advice) {
+  if (d.states_on_disk && (d.update_in_backward || d.offload_params))
+    fail(ErrorCode::data,
+         fmt::format("update {} and offload_params none for offload_optimizer disk in {}",
+                     kUpdateBehind, where),
+         fmt::format("update {}, offload_params {}",
+                     d.update_in_backward ? kUpdateInBackward : kUpdateBehind,
+                     d.offload_params ? "cpu" : "none"),
+         advice);
   if (d.update_on_host && !(d.offload_optimizer && d.offload_gradients))
     fail(ErrorCode::data,
          fmt::format("offload_optimizer cpu and offload_gradients cpu for offload_update cpu in {}",
@@ -47,20 +47,6 @@ void read_residence(const nlohmann::json& j, const std::string& where, const std
          fmt::format("offload_optimizer {}, offload_gradients {}",
                      d.offload_optimizer ? "cpu" : "none", d.offload_gradients ? "cpu" : "none"),
          advice);
-}
-
-bool same_residence(const Decisions& a, const Decisions& b) {
-  for (const ResidenceKey& key : residence_keys())
-    if (std::string_view(key.value(a)) != key.value(b)) return false;
-  return true;
-}
-
-std::string residence_changes(const Decisions& from, const Decisions& to) {
-  std::string text;
-  for (const ResidenceKey& key : residence_keys())
-    if (std::string_view(key.value(from)) != key.value(to))
-      text += fmt::format(", {}", key.words(to));
-  return text;
 }
 
 std::string offloaded_keys(const Decisions& d) {

@@ -182,6 +182,7 @@ StorePolicy Session::store_policy() const {
           .offload_states = d.offload_optimizer,
           .states_on_disk = d.states_on_disk,
           .offload_weights = d.offload_params,
+          .offload_tables = d.offload_tables,
           .offload_gradients = d.offload_gradients,
           .update_on_host = d.update_on_host,
           .comm = comm_,
