@@ -35,7 +35,7 @@ class TierFile {
   void use(uint32_t* checksums, std::byte* room);
 
   // Whole blocks, from and to aligned memory. Different blocks by different threads at a time. Throw
-  // device, and data where a block is not what was written.
+  // device, of a block too that is not what was written.
   void read(int64_t offset, void* to, int64_t bytes);
   void write(int64_t offset, const void* from, int64_t bytes);
   // Any bytes, through the room: one thread at a time.

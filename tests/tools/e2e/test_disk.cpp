@@ -83,6 +83,55 @@ TEST(Disk, TheSameRunWithStatesInAFile) {
   EXPECT_TRUE(fs::is_empty(w.path("scratch")));
 }
 
+// A run that lost power goes on with its states elsewhere, to the bits of one that was left alone: from
+// memory, the host and pages to the disk, and back.
+struct Move {
+  const char* name;
+  std::vector<std::string> common, first, second;
+};
+
+void expect_moves(const std::vector<Move>& moves) {
+  const Workspace w;
+  for (const Move& m : moves) {
+    SCOPED_TRACE(m.name);
+    for (const char* run : {"whole", "parts"}) fs::remove_all(w.path(run));
+    const std::vector<std::string> keys =
+        joined(m.common, {"logging_steps=3", "save_steps=5", "eval_steps=4", "host_memory=256MiB"});
+    w.trained("whole", joined(keys, m.first));
+    lose_power_after(w, "whole", "parts", 5);
+    w.trained("parts", joined(joined(keys, m.first), joined({"resume=latest"}, m.second)));
+    expect_same_run(w, "whole", "parts");
+    expect_planned_is_measured(w, "parts");
+  }
+}
+
+const std::vector<std::string> kHere = {"offload_optimizer=none"},
+                               kHost = {"offload_optimizer=cpu"},
+                               kFile = {"offload_optimizer=disk"};
+
+TEST(Disk, ResumesMoveStates) {
+  expect_moves({{"to memory", {"precision=bf16"}, kFile, kHere},
+                {"to disk, paged",
+                 {},
+                 {"optim=paged_adamw_8bit", "offload_optimizer=cpu"},
+                 {"optim=adamw_8bit", "offload_optimizer=disk"}}});
+}
+
+TEST(SlowDisk, ResumesMoveStatesOfEveryForm) {
+  expect_moves(
+      {{"lion", {"optim=lion", "precision=bf16"}, kHere, kFile},
+       {"to the host", {"optim=adamw"}, kFile, kHost},
+       {"no master", {"optim=adamw_bf16", "precision=bf16", "allow=[no_master]"}, kHost, kFile},
+       {"4 bits, paged",
+        {},
+        {"optim=paged_ademamix_4bit", "offload_optimizer=disk"},
+        {"optim=ademamix_4bit", "offload_optimizer=none"}},
+       {"8 bits", {"optim=lamb_8bit"}, kFile, kHere},
+       {"matrices", {"optim=muon", "precision=bf16"}, kFile, kHere},
+       {"factored", {"optim=adafactor"}, kHere, kFile},
+       {"averages", {"optim=schedule_free_adamw", "lr_scheduler_type=constant"}, kFile, kHere}});
+}
+
 // The file of a run, as its process has it open.
 int open_states(pid_t pid) {
   for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
