@@ -196,11 +196,14 @@ void CpuStreams::synchronize() noexcept {
   std::unique_lock lock(mutex_);
   if (mode_ != StreamMode::deferred)
     return finished_.wait(lock, [&] { return oldest() == nullptr; });
-  for (StreamId s = kToHost; s < kStreams; ++s) try {
+  for (StreamId s = kToHost; s < kStreams; ++s) {
+    Queue& q = queues_[static_cast<size_t>(s)];
+    try {
       drain(s, issued_);
     } catch (...) {  // said by who waited, or nobody does any more
-      queues_[static_cast<size_t>(s)].begin = queues_[static_cast<size_t>(s)].end;
+      q.begin = q.end;
     }
+  }
 }
 
 }  // namespace snug
