@@ -110,6 +110,14 @@ class CpuDevice : public Device {
   void fill(void* to, uint8_t value, int64_t bytes, StreamId stream) override {
     streams_.fill(to, value, bytes, stream);
   }
+  void read_disk(TierFile& file, int64_t offset, void* to, int64_t bytes,
+                 StreamId stream) override {
+    streams_.read(file, offset, to, bytes, stream);
+  }
+  void write_disk(TierFile& file, int64_t offset, const void* from, int64_t bytes,
+                  StreamId stream) override {
+    streams_.write(file, offset, from, bytes, stream);
+  }
   EventId record_event(StreamId stream) override {
     return streams_.record(stream);
   }
@@ -215,6 +223,19 @@ class PlanDevice final : public Device {
 std::byte* Device::reserve_shared(int64_t, int) {
   fail(ErrorCode::internal, "a place whose memory other ranks can map", to_string(place()),
        "this is a defect in Snug: please report it");
+}
+
+void Device::refuse_disk() {
+  fail(ErrorCode::internal, "a place whose streams read and write files", "another place",
+       "this is a defect in Snug: please report it");
+}
+
+void Device::read_disk(TierFile&, int64_t, void*, int64_t, StreamId) {
+  refuse_disk();
+}
+
+void Device::write_disk(TierFile&, int64_t, const void*, int64_t, StreamId) {
+  refuse_disk();
 }
 
 void Device::refuse_capture() {

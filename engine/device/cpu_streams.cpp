@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/core/error.h"
+#include "engine/device/tier_file.h"
 #include "engine/device/worker_thread.h"
 
 namespace snug {
@@ -71,6 +72,10 @@ void CpuStreams::run(const Command& c) {
     case Command::Kind::fill:
       std::memset(c.to, c.value, static_cast<size_t>(c.bytes));
       return;
+    case Command::Kind::read:
+      return c.file->read(c.offset, c.to, c.bytes);
+    case Command::Kind::write:
+      return c.file->write(c.offset, c.from, c.bytes);
     case Command::Kind::wait:
       return;
   }
@@ -106,6 +111,20 @@ void CpuStreams::fill(void* to, uint8_t value, int64_t bytes, StreamId stream) {
   put(stream, {.kind = Command::Kind::fill, .value = value, .to = to, .bytes = bytes});
 }
 
+void CpuStreams::read(TierFile& file, int64_t offset, void* to, int64_t bytes, StreamId stream) {
+  put(stream,
+      {.kind = Command::Kind::read, .to = to, .bytes = bytes, .file = &file, .offset = offset});
+}
+
+void CpuStreams::write(TierFile& file, int64_t offset, const void* from, int64_t bytes,
+                       StreamId stream) {
+  put(stream, {.kind = Command::Kind::write,
+               .from = from,
+               .bytes = bytes,
+               .file = &file,
+               .offset = offset});
+}
+
 EventId CpuStreams::record(StreamId stream) {
   require(stream >= 0 && stream < kStreams, "a stream of the device");
   const std::lock_guard lock(mutex_);
@@ -125,6 +144,7 @@ void CpuStreams::wait(StreamId stream, EventId event) {
     drain(stream_of(event), number_of(event));
   else
     finished_.wait(lock, [&] { return complete(event); });
+  if (error_) std::rethrow_exception(error_);
 }
 
 // Commands of a stream up to a number, and first what they wait for: events are older than what
@@ -155,9 +175,16 @@ void CpuStreams::work() {
     arrived_.wait(lock, [&] { return (q = oldest()) != nullptr || stop_; });
     if (!q) return;  // what was asked for is done first
     const Command c = q->front();
+    const bool ends = error_ != nullptr;  // nothing more is read or written
+    std::exception_ptr error;
     lock.unlock();
-    run(c);
+    try {
+      if (!ends) run(c);
+    } catch (...) {
+      error = std::current_exception();
+    }
     lock.lock();
+    if (error) error_ = error;
     ++q->begin;
     q->done = c.number;
     finished_.notify_all();
@@ -167,10 +194,16 @@ void CpuStreams::work() {
 void CpuStreams::synchronize() noexcept {
   if (mode_ == StreamMode::immediate) return;
   std::unique_lock lock(mutex_);
-  if (mode_ == StreamMode::deferred)
-    for (StreamId s = kToHost; s < kStreams; ++s) drain(s, issued_);
-  else
-    finished_.wait(lock, [&] { return oldest() == nullptr; });
+  if (mode_ != StreamMode::deferred)
+    return finished_.wait(lock, [&] { return oldest() == nullptr; });
+  for (StreamId s = kToHost; s < kStreams; ++s) {
+    Queue& q = queues_[static_cast<size_t>(s)];
+    try {
+      drain(s, issued_);
+    } catch (...) {  // said by who waited, or nobody does any more
+      q.begin = q.end;
+    }
+  }
 }
 
 }  // namespace snug

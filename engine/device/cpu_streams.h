@@ -4,6 +4,7 @@
 
 #include <array>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -22,6 +23,10 @@ class CpuStreams {
   void start(StreamMode mode);
   void copy(void* to, const void* from, int64_t bytes, StreamId stream);
   void fill(void* to, uint8_t value, int64_t bytes, StreamId stream);
+  // Whole blocks of a file to memory, and back. A command of a thread that fails is the last of those
+  // that are done: wait() of compute throws what it met, from then on.
+  void read(TierFile& file, int64_t offset, void* to, int64_t bytes, StreamId stream);
+  void write(TierFile& file, int64_t offset, const void* from, int64_t bytes, StreamId stream);
   EventId record(StreamId stream);
   void wait(StreamId stream, EventId event);
   void synchronize() noexcept;
@@ -30,13 +35,15 @@ class CpuStreams {
   // Every command has a number, in the order of issue over all streams. An event is a number and a
   // stream: it is complete when the stream has done all commands up to that number.
   struct Command {
-    enum class Kind : uint8_t { copy, fill, wait } kind;
+    enum class Kind : uint8_t { copy, fill, wait, read, write } kind;
     uint8_t value = 0;
     void* to = nullptr;
     const void* from = nullptr;
     int64_t bytes = 0;
     EventId event = 0;
     int64_t number = 0;
+    TierFile* file = nullptr;
+    int64_t offset = 0;
   };
   // A full queue makes the next command wait for the oldest; a training step has a few for every
   // layer.
@@ -64,6 +71,7 @@ class CpuStreams {
   std::mutex mutex_;
   std::condition_variable arrived_, finished_;
   bool stop_ = false;
+  std::exception_ptr error_;
 };
 
 }  // namespace snug

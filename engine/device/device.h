@@ -49,6 +49,7 @@ enum class StreamMode : uint8_t {
 const char* to_string(StreamMode mode);
 
 struct WorkList;
+class TierFile;
 
 class Device {
  public:
@@ -70,6 +71,11 @@ class Device {
   virtual void start_streams(StreamMode mode) = 0;
   virtual void copy(void* to, const void* from, int64_t bytes, StreamId stream) = 0;
   virtual void fill(void* to, uint8_t value, int64_t bytes, StreamId stream) = 0;
+  // Whole blocks of a file (tier_file.h) to aligned memory, and back. On the place cpu. What goes wrong
+  // on a thread is thrown by the next wait of compute.
+  virtual void read_disk(TierFile& file, int64_t offset, void* to, int64_t bytes, StreamId stream);
+  virtual void write_disk(TierFile& file, int64_t offset, const void* from, int64_t bytes,
+                          StreamId stream);
   // Complete when all that is on the stream now is done.
   virtual EventId record_event(StreamId stream) = 0;
   // What is put on the stream from now on comes after the event.
@@ -110,6 +116,7 @@ class Device {
 
  private:
   [[noreturn]] static void refuse_capture();
+  [[noreturn]] static void refuse_disk();
 };
 
 // index: which GPU, on the place cuda. Throws device or unsupported, with the reason, where there

@@ -72,7 +72,9 @@ void Context::reserve(const Schedule& schedule) {
     a.bytes = bytes;
     device_->touch(a.base, bytes, settings_.threads);
   }
-  if (host_bytes() > 0) device_->start_streams(settings_.streams);
+  if (const int64_t bytes = schedule.disk_bytes(); bytes > 0)
+    disk_ = std::make_unique<TierFile>(settings_.disk_folder, bytes);
+  if (host_bytes() > 0 || disk_) device_->start_streams(settings_.streams);
   if (settings_.graphs) graphs_.assign(static_cast<size_t>(schedule.size()), kNotRun);
   allow_host(false);
 }
@@ -123,6 +125,7 @@ void Context::begin(Schedule& schedule, int index) {
   ++epoch_;
   clock_ = 0;
   next_tensor_ = next_op_ = next_sync_ = next_event_ = 0;
+  placed_ = 0;
   reached_ = {};
   last_op_ = 0;
   broken_ = nullptr;
@@ -153,6 +156,7 @@ void Context::end() {
     drift(p, "compute to have waited for all copies at its end", "copies that it did not wait for");
   if (planning()) {
     p.ticks = clock_;
+    p.disk_bytes = placed_;
     for (const TensorRecord& t : p.tensors)
       if ((t.died == kNever) != p.resident)
         drift(p, p.resident ? "resident tensors to outlive it" : "all tensors to end inside it",
@@ -162,6 +166,8 @@ void Context::end() {
   if (next_tensor_ != static_cast<int32_t>(p.tensors.size()) || clock_ != p.ticks)
     drift(p, fmt::format("{} tensors in {} ticks", p.tensors.size(), p.ticks),
           fmt::format("{} tensors in {} ticks", next_tensor_, clock_));
+  if (placed_ != p.disk_bytes)
+    drift(p, fmt::format("{} bytes on disk", p.disk_bytes), fmt::format("{} bytes", placed_));
   if (next_op_ != static_cast<int32_t>(p.ops.size()))
     drift(p, fmt::format("{} ops", p.ops.size()), fmt::format("{} ops", next_op_));
   if (next_sync_ != static_cast<int32_t>(p.syncs.size()))
@@ -325,6 +331,42 @@ void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
     if (op.run()) device_->copy(to.view_.data, from.view_.data, bytes, stream);
   }
   for (Tensor* t : {&to, &from}) t->used_[static_cast<size_t>(stream)] = position(stream);
+}
+
+int64_t Context::place_on_disk(int64_t bytes) {
+  require(program_ != nullptr && program_->resident && program_->parent < 0,
+          "bytes on disk of the root program");
+  require(bytes > 0 && bytes % TierFile::kBlock == 0, "whole blocks on disk");
+  const int64_t offset = placed_;
+  placed_ += bytes;
+  if (!planning() && placed_ > program_->disk_bytes)
+    drift(*program_, fmt::format("{} bytes on disk", program_->disk_bytes),
+          fmt::format("{} bytes", placed_));
+  return offset;
+}
+
+View Context::aligned_for_disk(const View& room, int64_t bytes) {
+  const auto at = reinterpret_cast<uintptr_t>(room.data);
+  const auto over = static_cast<int64_t>(at % TierFile::kAlignment);
+  return room.rows(over == 0 ? 0 : TierFile::kAlignment - over, bytes);
+}
+
+void Context::disk_copy(bool write, Tensor& tensor, int64_t offset, int64_t bytes) {
+  enter_copy(tensor);
+  require(tensor.view_.dtype == DType::u8 && tensor.view_.bytes() >= disk_room(bytes),
+          "a tensor with room for what is on disk");
+  check_ordered(kToHost, tensor);
+  {
+    const Op op(*this, write ? kWriteDisk : kReadDisk, {.flops = 0, .bytes = bytes}, kToHost);
+    if (op.run()) {
+      void* const data = aligned_for_disk(tensor.view_, bytes).data;
+      if (write)
+        device_->write_disk(*disk_, offset, data, bytes, kToHost);
+      else
+        device_->read_disk(*disk_, offset, data, bytes, kToHost);
+    }
+  }
+  tensor.used_[kToHost] = position(kToHost);
 }
 
 // Held to the record like ops.

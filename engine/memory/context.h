@@ -20,10 +20,12 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/core/view.h"
 #include "engine/device/device.h"
+#include "engine/device/tier_file.h"
 #include "engine/memory/program.h"
 
 namespace snug {
@@ -104,6 +106,8 @@ struct Settings {
   // On the places cpu and emu: a file (memfd_create) that the device's arena is of, so that other
   // ranks map it too. -1: memory of this process alone.
   int arena_file = -1;
+  // On the place cpu: the folder of the file below the arenas, if the schedule has bytes there.
+  std::string disk_folder = {};
 };
 
 // Receives the time of every op while a program runs: of the trace of a step, and of measurements.
@@ -241,6 +245,21 @@ class Context {
   // One copy of consecutive pieces of a resident host tensor (split()) to a tensor of one dimension
   // that has room for exactly these.
   void copy_to_device(Tensor& device, std::span<Tensor* const> host);
+  // Of the file below the arenas: in a resident program the place of so many bytes, whole blocks of
+  // TierFile. Between it and a tensor of u8 with room for them (disk_room()), on the stream kToHost,
+  // whose copies go one behind the other as those of one disk do.
+  int64_t place_on_disk(int64_t bytes);
+  void read_disk(Tensor& to, int64_t offset, int64_t bytes) { disk_copy(false, to, offset, bytes); }
+  void write_disk(Tensor& from, int64_t offset, int64_t bytes) {
+    disk_copy(true, from, offset, bytes);
+  }
+  // A tensor for that, and the bytes of it that are aligned as files want.
+  static int64_t disk_room(int64_t bytes) {
+    return bytes + TierFile::kAlignment - kTensorAlignment;
+  }
+  static View aligned_for_disk(const View& room, int64_t bytes);
+  // Where the schedule has bytes there, and the arena is reserved; else null.
+  TierFile* disk() { return disk_.get(); }
   Event record_event(StreamId stream);
   void wait_event(StreamId stream, const Event& event);
   // Whether an event is of the program that is being recorded or run.
@@ -292,6 +311,7 @@ class Context {
   void tell_marks(const Program& program);
   void set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes);
   void copy(StreamId stream, Tensor& to, Tensor& from);
+  void disk_copy(bool write, Tensor& tensor, int64_t offset, int64_t bytes);
   void enter_copy(Tensor& tensor);
   void check_ordered(StreamId stream, const Tensor& tensor) const;
   void sync(const SyncRecord& now);
@@ -302,6 +322,7 @@ class Context {
     return reached_[static_cast<size_t>(by)][static_cast<size_t>(of)];
   }
 
+  std::unique_ptr<TierFile> disk_;  // the device's thread uses it to its end
   std::unique_ptr<Device> device_;
   Settings settings_;
   Program* program_ = nullptr;
@@ -311,6 +332,7 @@ class Context {
   int32_t next_op_ = 0;
   int32_t next_sync_ = 0;
   int32_t next_event_ = 0;
+  int64_t placed_ = 0;  // bytes on disk
   // reached_[s][q]: how far stream q is sure to be when stream s does what is put on it now. Of a
   // stream itself it is its position: the number of births, ends, ops and copies put there.
   std::array<std::array<int64_t, kStreams>, kStreams> reached_{};
@@ -353,6 +375,9 @@ class Op {
   int32_t index_ = 0;
   double started_ = 0;
 };
+
+// Names of the ops that read and write the file below the arenas; what they take is the disk's time.
+inline constexpr const char *kReadDisk = "read_disk", *kWriteDisk = "write_disk";
 
 double monotonic_seconds();
 

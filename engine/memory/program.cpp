@@ -180,6 +180,12 @@ int64_t Schedule::host_bytes() const {
   return round_up(highest, 4096);
 }
 
+int64_t Schedule::disk_bytes() const {
+  int64_t sum = 0;
+  for (const Program& p : programs_) sum += p.disk_bytes;
+  return sum;
+}
+
 int Schedule::peak_program() const {
   int best = 0;
   for (int i = 1; i < size(); ++i)

@@ -109,6 +109,8 @@ struct Program {
   // The same of the host arena.
   Packing host_packing;
   int64_t host_base = 0;
+  // Of the file that is below both arenas, of a resident program: what Context::place_on_disk gave.
+  int64_t disk_bytes = 0;
 
   int64_t end() const { return base + packing.height; }
   int64_t host_end() const { return host_base + host_packing.height; }
@@ -140,6 +142,7 @@ class Schedule {
   // Bytes of the arena: the highest end over all programs, rounded up to 4 KiB.
   int64_t arena_bytes() const;
   int64_t host_bytes() const;  // the same of the host arena; 0 where no tensor lies there
+  int64_t disk_bytes() const;  // of the file below them
   int peak_program() const;    // the one that reaches highest
   // Bytes of the device's arena by meaning at its peak. Rounding and unused space are in `padding`,
   // so that the sum of all is arena_bytes().

@@ -73,6 +73,12 @@ class StateStore {
   // `first` on; it then begins a block.
   virtual View stored(int k, int64_t first) const = 0;
   virtual View stored_scales(int /*k*/, int64_t /*first*/) const { return {}; }
+  // The first n of them to the host's memory, from any thread and one at a time; and back. Where states
+  // rest that no pointer reaches (on disk) this alone does, and the views above have no data.
+  virtual void read_stored(Context& ctx, void* to, int k, int64_t first, bool scales,
+                           int64_t n) const;
+  virtual void write_stored(Context& ctx, const void* from, int k, int64_t first, bool scales,
+                            int64_t n);
   // Whether that is here; else it is another rank's, and the views above have no data.
   virtual bool keeps(int64_t /*first*/) const { return true; }
 };

@@ -8,20 +8,6 @@
 #include "engine/stores/part_runs.h"
 
 namespace snug {
-namespace {
-
-constexpr int64_t kStep = 256;  // elements; spans begin at multiples of it
-
-}  // namespace
-
-int64_t OffloadedStateStore::usual_window(const ParamTable& table) {
-  int64_t all = 0;
-  for (const StateSpan& s : whole_parameter_spans(table)) all += s.elements;
-  // Of the largest models at most 2048 windows: each is copies, ops and tensors of the plan.
-  const int64_t most = std::max<int64_t>(4 << 20, round_up(ceil_div(all, 2048), kStep));
-  return std::clamp<int64_t>(round_up(ceil_div(all, 16), kStep), 64 << 10, most);
-}
-
 OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set,
                                          Options options)
     : set_(std::move(set)),
@@ -32,31 +18,9 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
       compute_(options.compute) {
   require(!weights_ || options.by_part, "weights that rest with the parameters, part by part");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
-  require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
-  int before = -1;  // the parameter of the span before
-  for (const StateSpan& s : whole_parameter_spans(table)) {
-    const bool cut = options.by_part && before >= 0 && table[before].part != table[s.param].part;
-    before = s.param;
-    for (int64_t done = 0; done < s.elements;) {
-      const int64_t begin = s.offset + done, least = set_.whole ? s.elements : 1;
-      // A window bridges what is not trained only where that is little.
-      if (windows_.empty() || (cut && done == 0) ||
-          begin + least - windows_.back().begin > window ||
-          begin - windows_.back().end > window / 16) {
-        windows_.emplace_back();
-        windows_.back().first = spans_.size();
-        windows_.back().begin = begin;
-        if (options.by_part) windows_.back().part = table[s.param].part;
-      }
-      Window& w = windows_.back();
-      const int64_t n =
-          set_.whole ? s.elements : std::min(s.elements - done, w.begin + window - begin);
-      w.holes |= (w.count > 0 && begin > w.end) || s.elements < table[s.param].elements();
-      spans_.push_back({s.param, s.group, begin, n});
-      ++w.count;
-      w.end = begin + round_up(n, kStep);
-      done += n;
-    }
+  for (const WindowCut& cut : cut_windows(table, set_.whole, window, options.by_part, spans_)) {
+    Window& w = windows_.emplace_back();
+    static_cast<WindowCut&>(w) = cut;
   }
 
   const bool flat = lie_flat(set_);

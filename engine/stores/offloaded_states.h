@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "engine/stores/state_places.h"
+#include "engine/stores/windows.h"
 
 namespace snug {
 
@@ -46,9 +47,6 @@ class OffloadedStateStore final : public StateStore {
   };
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);
-  // About a sixteenth of all elements, between 64 Ki and 4 Mi, or a 2048th where that is more:
-  // copies of less cost more in waiting than in bytes, and more is memory for nothing.
-  static int64_t usual_window(const ParamTable& table);
 
   const std::vector<StateSpan>& spans() const override { return spans_; }
   int states() const override { return states_; }
@@ -97,11 +95,7 @@ class OffloadedStateStore final : public StateStore {
   void load_weights(Context& ctx);
 
  private:
-  struct Window {
-    size_t first = 0, count = 0;  // of spans_
-    int64_t begin = 0, end = 0;   // of the flat range
-    int part = -1;                // of the table, where windows keep to them
-    bool holes = false;           // something between or behind the spans is not trained
+  struct Window : WindowCut {
     // One a state, then the parameters, then the 16-bit weights of a part.
     std::vector<Tensor> host, device;
     Event moved;       // the last copy that was begun

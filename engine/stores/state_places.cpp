@@ -54,8 +54,8 @@ View StatePlaces::values(const View& piece, const RestForm& form, int64_t first,
                          int64_t elements) const {
   const Place& p = at(first);
   require(elements <= p.elements - (first - p.first), "elements of one span");
-  const int64_t begin = p.begin + (first - p.first) * form.bits / 8;
-  return part(piece, form.dtype, begin, form.value_bytes(elements) / size_of(form.dtype));
+  return part(piece, form.dtype, values_begin(form, first),
+              form.value_bytes(elements) / size_of(form.dtype));
 }
 
 View StatePlaces::scales(const View& piece, const RestForm& form, int64_t first,
@@ -63,8 +63,7 @@ View StatePlaces::scales(const View& piece, const RestForm& form, int64_t first,
   if (!form.coded()) return {};
   const Place& p = at(first);
   require((first - p.first) % form.block == 0, "a span of whole blocks");
-  return part(piece, DType::f32, p.scales + (first - p.first) / form.block * 4,
-              form.scales(elements));
+  return part(piece, DType::f32, scales_begin(form, first), form.scales(elements));
 }
 
 int64_t StatePlaces::elements_from(int64_t first) const {

@@ -22,6 +22,13 @@ class StatePlaces {
   // Of `piece`, u8: what a span of these, or part of one, has there. It begins a block.
   View values(const View& piece, const RestForm& form, int64_t first, int64_t elements) const;
   View scales(const View& piece, const RestForm& form, int64_t first, int64_t elements) const;
+  // The bytes of a piece that they are: where they begin, and how many.
+  int64_t values_begin(const RestForm& form, int64_t first) const {
+    return at(first).begin + (first - at(first).first) * form.bits / 8;
+  }
+  int64_t scales_begin(const RestForm& form, int64_t first) const {
+    return at(first).scales + (first - at(first).first) / form.block * 4;
+  }
   // From `first` on to the end of its span.
   int64_t elements_from(int64_t first) const;
   int param_at(int64_t first) const { return at(first).param; }

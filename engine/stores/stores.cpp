@@ -15,6 +15,9 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "gradients with the host where some are kept");
   require(!policy.update_on_host || (policy.offload_states && policy.offload_gradients),
           "states and gradients with the host that updates");
+  require(!policy.states_on_disk || (policy.trains && !policy.update_in_backward &&
+                                     !policy.offload_states && policy.comm == nullptr),
+          "states on disk that this process updates behind backward");
   require(policy.comm == nullptr ||
               !(policy.offload_weights || policy.offload_tables || policy.offload_gradients),
           "ranks that keep weights and gradients on the device");
@@ -67,6 +70,9 @@ void Stores::make_training(Context& ctx) {
     if (p.offload_weights)
       streamed_ = std::make_unique<StreamedParamStore>(ctx, table_, p.compute, *offloaded_,
                                                        p.offload_tables);
+  } else if (p.states_on_disk) {
+    states_ = std::make_unique<DiskStateStore>(ctx, table_, p.states,
+                                               DiskStateStore::Options{.by_part = by_part});
   } else if (p.zero > 0) {
     auto store = std::make_unique<ShardedStateStore>(
         ctx, table_, p.states, *p.comm,

@@ -17,6 +17,7 @@
 
 #include "engine/seams/comm.h"
 #include "engine/stores/coded_params.h"
+#include "engine/stores/disk_states.h"
 #include "engine/stores/gathered_params.h"
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
@@ -40,9 +41,10 @@ struct StorePolicy {
   StateSet states;                  // the optimizer's
   bool update_in_backward = false;  // updating_gradients.h
   bool offload_states = false;      // offloaded_states.h: states and masters
-  bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states;
-                                    // and codes of those that rest in codes
-  bool offload_tables = false;  // frozen tables of rows, in either home of weights: with `trains`
+  bool states_on_disk = false;   // disk_states.h: in place of that; not in backward, nor with ranks
+  bool offload_weights = false;  // streamed_params.h: weights of parts, with offload_states;
+                                 // and codes of those that rest in codes
+  bool offload_tables = false;   // frozen tables of rows, in either home of weights: with `trains`
   bool offload_gradients = false;  // offloaded_gradients.h: not with update_in_backward
   bool update_on_host = false;     // offloaded_states.h: with offload_states, offload_gradients
   // Ranks that share the work; null: one. With some, neither weights nor gradients rest with the host,

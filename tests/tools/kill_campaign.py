@@ -3,7 +3,7 @@
 
     kill_campaign.py --snug build/bin/snug [--preload build/lib/libsnug_bad_world.so]
                      [--kills 50] [--inside 15] [--seed 1] [--runs 10] [--folder DIR]
-                     [--ranks 3 --zero 2]
+                     [--ranks 3 --zero 2] [KEY=VALUE ...]
 
 A run of 40 steps saves every 2 steps and evaluates every 3. It is killed with SIGKILL at moments drawn
 from the seed, some anywhere, at least `--inside` of them while a folder checkpoint-N.tmp is being
@@ -11,7 +11,7 @@ written, goes on with resume=latest, is killed again, and so on until it is thro
 (but for times) and the bytes of the last weights and optimizer state are compared with those of a run
 that was left alone. With --preload writes are slowed down, so that they fill a good part of the time.
 With --ranks the run has several, one of which is killed, and has to end within --seconds with exit code 1,
-naming it. Exit code 1 if a resume fails or a bit differs.
+naming it. Keys are the run's (offload_optimizer=disk). Exit code 1 if a resume fails or a bit differs.
 """
 
 import argparse
@@ -93,6 +93,7 @@ def main():
     parser.add_argument("--zero", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30, help="within which ranks end that another has left")
     parser.add_argument("--folder", help="where to work; default: a temporary one")
+    parser.add_argument("keys", nargs="*", help="of the run, beside its own")
     options = parser.parse_args()
     snug = str(pathlib.Path(options.snug).resolve())
     draw = random.Random(options.seed)
@@ -112,6 +113,7 @@ def main():
         "save_buffer=64KiB"]
     if options.ranks > 1:
         common += [f"ranks={options.ranks}", f"zero={options.zero}", "threads=1"]
+    common += options.keys
     if options.preload:
         environment |= {
             "LD_PRELOAD": str(pathlib.Path(options.preload).resolve()),

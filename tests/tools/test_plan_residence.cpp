@@ -7,6 +7,7 @@
 #include <set>
 
 #include "engine/core/units.h"
+#include "engine/device/tier_file.h"
 #include "tests/support/errors.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
@@ -384,6 +385,65 @@ TEST(PlanResidence, TheHostIsNotTakenForNextToNothing) {
   }
   EXPECT_GT(taken, 0);
   EXPECT_GT(left, 0) << "budgets at which the margin decides";
+}
+
+// By hand: all of the file comes and goes in a step, at the rate that was said, and nothing else of a step
+// hides what a slow disk takes. It is asked for, never chosen.
+TEST(PlanDisk, SaysWhatTheDiskHasAndWhatAStepTakesOfIt) {
+  const Model model(test::tiny_spec({.P = 64}), parse_precision("fp32"));
+  CostModel cost = test::described_device(1e11, 1e9);
+  PlanRequest r = test::host_request(model, cost, 32, 12);
+  r.offload_optimizer = "disk";
+  r.max_grad_norm = 0;  // an update in backward would do
+  const Plan assumed = make_plan(r);
+  int64_t padded = 0;
+  for (const StateSpan& s : whole_parameter_spans(model.params()))
+    padded += round_up(s.elements, 256);
+  ASSERT_LE(padded, 64 << 10) << "one window";
+  const int64_t bytes = round_up(8 * padded, TierFile::kBlock);
+  EXPECT_TRUE(assumed.decisions.states_on_disk);
+  EXPECT_FALSE(assumed.decisions.offload_optimizer || assumed.decisions.update_in_backward);
+  EXPECT_EQ(assumed.schedule.disk_bytes(), bytes);
+  EXPECT_EQ(assumed.disk.bytes, bytes);
+  EXPECT_EQ(assumed.disk.moved, 2 * bytes);
+  EXPECT_DOUBLE_EQ(assumed.disk.seconds, 2 * (static_cast<double>(bytes) / 500e6 + 1e-8));
+  EXPECT_GE(assumed.step_seconds, assumed.disk.seconds) << "one window overlaps with nothing";
+  cost.state_disk(1e6);
+  const Plan said = make_plan(r);
+  EXPECT_DOUBLE_EQ(said.disk.seconds, 2 * (static_cast<double>(bytes) / 1e6 + 1e-8));
+  EXPECT_NEAR(said.step_seconds - assumed.step_seconds, said.disk.seconds - assumed.disk.seconds,
+              1e-9);
+  const nlohmann::json j = plan_json(said);
+  EXPECT_EQ(j.at("disk_bytes"), bytes);
+  EXPECT_EQ(j.at("disk").at("bytes"), bytes);
+  EXPECT_EQ(j.at("disk").at("bytes_a_step"), 2 * bytes);
+  EXPECT_EQ(j.at("disk").at("bytes_per_second"), 1e6);
+  EXPECT_EQ(j.at("disk").at("rate"), "disk_bandwidth");
+  EXPECT_EQ(plan_json(assumed).at("disk").at("rate"), "assumed");
+  EXPECT_EQ(j.at("decisions").at("offload_optimizer"), "disk");
+  EXPECT_NE(plan_text(said).find("  disk "), std::string::npos);
+  EXPECT_NE(plan_text(said).find("read and written in "), std::string::npos);
+  EXPECT_NE(plan_text(assumed).find("(assumed; disk_bandwidth= says another)"), std::string::npos);
+
+  r.offload_optimizer = "none";
+  const Plan kept = make_plan(r);
+  EXPECT_EQ(kept.disk.bytes, 0);
+  EXPECT_TRUE(plan_json(kept).at("disk").is_null());
+  // However little memory there is.
+  r.offload_optimizer = "auto";
+  for (const int64_t budget : {kept.minimum_bytes, int64_t{1}}) {
+    r.budget = budget;
+    EXPECT_FALSE(make_plan(r).decisions.states_on_disk);
+  }
+  // Of a model of more windows than are at hand it is memory that is saved.
+  const Model large(test::tiny_spec({.V = 500, .P = 64, .C = 192, .L = 4, .H = 4, .F = 768}),
+                    parse_precision("fp32"));
+  PlanRequest more = test::host_request(large, cost, 32, 12);
+  more.offload_optimizer = "none";
+  const int64_t resident = make_plan(more).minimum_bytes;
+  more.offload_optimizer = "disk";
+  const Plan away = make_plan(more);
+  EXPECT_LT(away.minimum_bytes, resident - away.disk.bytes / 2);
 }
 
 }  // namespace

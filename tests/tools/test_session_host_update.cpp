@@ -43,11 +43,11 @@ test::Trace steps_of(const Model& model, const test::RunOptions& o, int64_t step
   const StateStore& store = run.session().optimizer_state();
   for (int k = 0; k < store.states(); ++k)
     for (const StateSpan& span : store.spans()) {
-      const View all = store.stored(k, span.offset);
       const RestForm form = store.form(k, span);
-      const int64_t bytes = form.value_bytes(store.numbers(k, span));
-      for (int64_t i = 0; i < bytes; ++i)
-        t.gradients.push_back(static_cast<float>(static_cast<const uint8_t*>(all.data)[i]));
+      std::vector<uint8_t> bytes(static_cast<size_t>(form.value_bytes(store.numbers(k, span))));
+      store.read_stored(run.session().context(), bytes.data(), k, span.offset, false,
+                        std::ssize(bytes) / size_of(form.dtype));
+      for (const uint8_t byte : bytes) t.gradients.push_back(static_cast<float>(byte));
     }
   return t;
 }
@@ -126,6 +126,36 @@ TEST(SlowSessionHostUpdate, ChangesNoBitOfLossNormWeightsAndStates) {
         }
         EXPECT_TRUE(same_bits(steps_of(model, s), resident))
             << to_string(mode) << (params ? ", weights too" : "");
+      }
+  }
+}
+
+// States in a file, likewise: of every optimizer and form, behind gradients on the device and with the
+// host.
+TEST(SlowSessionOnDisk, ChangesNoBitOfLossNormWeightsAndStates) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(name_of(c));
+    const Model model = model_of(c);
+    const test::RunOptions o = options_of(c, model);
+    if (make_optimizer(o.optimizer)->states(model.params()).names.empty()) continue;
+    const test::Trace resident = steps_of(model, o);
+    EXPECT_TRUE(resident.finite());
+    for (const bool gradients : {false, true})
+      for (const StreamMode mode :
+           {StreamMode::immediate, StreamMode::deferred, StreamMode::worker}) {
+        test::RunOptions s = o;
+        s.decisions.states_on_disk = true;
+        s.decisions.offload_gradients = gradients;
+        s.settings.disk_folder = testing::TempDir();
+        s.settings.streams = mode;
+        if (mode == StreamMode::deferred) {
+          s.settings.poison = true;
+          s.settings.guard_bytes = 256;
+          s.shuffle = 7;
+          s.settings.threads = 2;
+        }
+        EXPECT_TRUE(same_bits(steps_of(model, s), resident))
+            << to_string(mode) << (gradients ? ", gradients away" : "");
       }
   }
 }

@@ -417,7 +417,8 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
           const View at = scales ? store.stored_scales(k, first) : store.stored(k, first);
           const SafetensorsPieces::Span from = file.span(t, done);
           const int64_t n = std::min({at.elements(), from.elements, want.units - done});
-          if (store.keeps(first)) session.context().write(at.rows(0, n), from.data);
+          if (store.keeps(first))
+            store.write_stored(session.context(), from.data, k, first, scales, n);
           done += n;
         }
       }

@@ -197,7 +197,7 @@ int64_t CheckpointWriter::read_state(char* out, int k, const StateSpan& span, co
   const int64_t first = span.offset + element_ * each;
   const View all = scales ? store.stored_scales(k, first) : store.stored(k, first);
   n = std::min({n, all.elements(), behind - element_});
-  read_beside(session_.context(), out, all.rows(0, n));
+  store.read_stored(session_.context(), out, k, first, scales, n);
   return n;
 }
 

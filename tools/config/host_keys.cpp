@@ -12,8 +12,17 @@ std::vector<Key> host_keys() {
        .field = &C::offload_optimizer,
        .doc = "where the optimizer's state rests, and the master weights of a 16-bit model: none (on the "
               "device), cpu (in the host's memory, and an update passes them through the device in "
-              "windows) or auto, as in offload; the numbers stay the same bit for bit",
-       .example = "cpu", .choices = "auto none cpu"},
+              "windows), disk (the state alone, in a file that an update reads and writes in windows; device: "
+              "cpu) or auto, as in offload, never on disk; the numbers stay the same bit for bit",
+       .example = "cpu", .choices = "auto none cpu disk"},
+      {.name = "offload_disk", .section = "machine", .kind = K::text, .field = &C::offload_disk,
+       .doc = "the folder of that file, on the fastest disk there is: it is made at the start, as large as the plan "
+              "says, has no name and goes with the process, however it ends; null: output_dir",
+       .example = "/nvme/scratch", .unset = "null", .aliases = "nvme_path"},
+      {.name = "disk_bandwidth", .section = "machine", .kind = K::bytes, .field = &C::disk_bandwidth,
+       .doc = "bytes a second that the disk reads or writes, of which the plan's prediction is made; memory.json "
+              "says what a run found. auto: 500 MB are assumed",
+       .example = "2GiB", .unset = "auto"},
       {.name = "offload_params", .section = "machine", .kind = K::choice,
        .field = &C::offload_params,
        .doc = "where the weights of the layers rest: none (on the device), cpu (in the host's memory with "

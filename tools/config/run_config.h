@@ -95,7 +95,9 @@ struct RunConfig {
   bool matmul_autotune = false;
   std::string recompute = "auto";          // auto, a policy, or "0-5: block, 6-11: none"
   std::string offload = "auto";            // a policy or a map like that
-  std::string offload_optimizer = "auto";  // auto | none | cpu
+  std::string offload_optimizer = "auto";  // auto | none | cpu | disk
+  std::string offload_disk;                // a folder; empty: output_dir
+  int64_t disk_bandwidth = 0;              // bytes a second of it; 0: assumed
   std::string offload_params = "auto";     // the same
   std::string offload_embedding = "auto";  // the same
   std::string offload_gradients = "auto";  // the same

@@ -94,6 +94,9 @@ std::string saving_text(const Comparison& all, const ComparedPlan& one) {
   const Plan &a = first.plan, &b = one.plan;
   if (&first == &one) {
     const int64_t state = bytes_of(a, Category::optimizer);
+    if (a.decisions.states_on_disk)
+      return fmt::format("its states rest on disk: of {} there, less state saves nothing in memory",
+                         human_bytes(a.disk.bytes));
     if (a.decisions.offload_optimizer)
       return fmt::format(
           "its states rest with the host: of {} there, less state saves nothing here",
@@ -108,6 +111,9 @@ std::string saving_text(const Comparison& all, const ComparedPlan& one) {
   std::string out = fmt::format("state {}, peak {}", change(state), change(peak));
   if (const std::string spent = changed_decisions(a.decisions, b.decisions); !spent.empty())
     return out + ": the room goes to " + spent;
+  if (a.decisions.states_on_disk)
+    return out +
+           fmt::format(": states rest on disk, which has {}", change(a.disk.bytes - b.disk.bytes));
   if (a.decisions.offload_optimizer)
     return out + fmt::format(": states rest with the host, which has {}",
                              change(a.host_bytes - b.host_bytes));

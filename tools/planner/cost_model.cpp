@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "engine/memory/context.h"
 #include "engine/memory/simulate.h"
 #include "parallel/rank_comm.h"
 
@@ -92,7 +93,13 @@ CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocesso
   return m;
 }
 
+bool on_disk(const OpRecord& op) {
+  return op.stream == kToHost &&
+         (std::string_view(op.name) == kReadDisk || std::string_view(op.name) == kWriteDisk);
+}
+
 double CostModel::seconds(const OpRecord& op, int64_t rows) const {
+  if (on_disk(op)) return rates_.op + static_cast<double>(op.bytes) / rates_.disk;
   if (op.stream != kCompute)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);
   if (op.on_host && host_) return host_->seconds(op, rows);

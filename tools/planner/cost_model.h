@@ -15,6 +15,12 @@
 
 namespace snug {
 
+// Bytes a second that a disk is supposed to read or write.
+inline constexpr double kDiskRate = 500e6;
+
+// Whether the op's time is the disk's.
+bool on_disk(const OpRecord& op);
+
 struct Rates {
   double fp32_matrix = 0, bf16_matrix = 0;        // FLOP/s of products
   double fp32_attention = 0, bf16_attention = 0;  // FLOP/s
@@ -22,6 +28,7 @@ struct Rates {
   double memory = 0;                              // bytes/s
   double link = 0;                                // bytes/s between device and host
   double op = 0;                                  // seconds to start an op
+  double disk = kDiskRate;  // bytes/s of the file below the memory, either way
   // Between `ranks` (links.h); 0: they share memory.
   double rank_link = 0, rank_latency = 0;
   int ranks = 1;
@@ -67,6 +74,9 @@ class CostModel {
   const Rates& rates() const { return rates_; }
   // What the host beside the device takes for its own ops; null: not known, and as the device.
   const CostModel* host() const { return host_.get(); }
+  // As the user says it.
+  void state_disk(double rate) { rates_.disk = rate, disk_stated_ = true; }
+  bool disk_stated() const { return disk_stated_; }
   void set_host(const CostModel& host) { host_ = std::make_shared<const CostModel>(host); }
 
  private:
@@ -75,6 +85,7 @@ class CostModel {
   Rates rates_;
   OpRates ops_;
   std::shared_ptr<const CostModel> host_;
+  bool disk_stated_ = false;
 };
 
 }  // namespace snug

@@ -94,7 +94,8 @@ std::vector<std::string> words_of(const Decision& row) {
     return {to_string(WeightPacking::none), to_string(WeightPacking::forward),
             to_string(WeightPacking::both)};
   if (const auto* key = std::get_if<const ResidenceKey*>(&row.decided))
-    return {(*key)->device, "cpu"};
+    return (*key)->filed == nullptr ? std::vector<std::string>{(*key)->device, "cpu"}
+                                    : std::vector<std::string>{(*key)->device, "cpu", "disk"};
   return {row.values[0], row.values[1]};
 }
 
@@ -113,7 +114,7 @@ void set_word(const Decision& row, const std::string& word, Decisions& d) {
   else if (const auto* packing = std::get_if<WeightPacking Decisions::*>(&row.decided))
     d.*(*packing) = parse_weight_packing(word).value();
   else
-    d.*std::get<const ResidenceKey*>(row.decided)->decided = word == "cpu";
+    std::get<const ResidenceKey*>(row.decided)->set(word, d);
 }
 
 }  // namespace
@@ -150,8 +151,7 @@ nlohmann::json Decision::json(const Decisions& d) const {
 }
 
 std::string Decision::in_words(const Decisions& d) const {
-  if (const auto* home = std::get_if<const ResidenceKey*>(&decided))
-    return d.*(*home)->decided ? (*home)->on_host : (*home)->on_device;
+  if (const auto* home = std::get_if<const ResidenceKey*>(&decided)) return (*home)->words(d);
   const auto* layers = std::get_if<LayerWords Decisions::*>(&decided);
   return fmt::format(fmt::runtime(words), layers != nullptr ? (d.**layers).brief() : text(d));
 }
@@ -160,7 +160,7 @@ bool Decision::same(const Decisions& a, const Decisions& b) const {
   return std::visit(
       [&](auto field) {
         if constexpr (std::is_same_v<decltype(field), const ResidenceKey*>)
-          return a.*field->decided == b.*field->decided;
+          return std::string_view(field->value(a)) == field->value(b);
         else
           return a.*field == b.*field;
       },

@@ -36,6 +36,7 @@ std::string beside_recompute(const Decisions& d) {
     text += fmt::format(", gradients{} with the host", d.offload_optimizer ? " and optimizer" : "");
   else if (d.offload_optimizer)
     text += ", optimizer with the host";
+  if (d.states_on_disk) text += ", optimizer on disk";
   if (d.update_on_host) text += ", which updates";
   if (d.offload_tables) text += ", embedding with the host";
   return text;

@@ -9,13 +9,15 @@
 
 #include "engine/core/units.h"
 #include "tools/config/keys.h"
+#include "tools/planner/residence.h"
 
 namespace snug {
 namespace {
 
 bool states_can_move(const PlanRequest& r) {
-  return r.offload_optimizer != "cpu" && (!make_optimizer(r.optimizer)->state_names().empty() ||
-                                          r.model->precision().separate_master());
+  return r.offload_optimizer != "cpu" && r.offload_optimizer != "disk" &&
+         (!make_optimizer(r.optimizer)->state_names().empty() ||
+          r.model->precision().separate_master());
 }
 
 bool can_stream(const PlanRequest& r) {
@@ -172,7 +174,7 @@ const Row kRows[] = {
      Effect::none},
     {[](PlanRequest& r) -> std::string {
        const bool open = r.offload_params == "auto" && r.use_host;
-       if (open || r.offload_params == "cpu" || !can_stream(r)) return "";
+       if (open || r.offload_params == "cpu" || !can_stream(r) || states_on_disk(r)) return "";
        const bool states = r.offload_optimizer == "none";
        r.offload_params = "cpu";
        if (states) r.offload_optimizer = "auto";

@@ -73,6 +73,8 @@ void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budg
   plan.step_seconds = search.step_seconds(plan.schedule, plan.decisions);
   if (const int update = plan.schedule.find("update"); update >= 0)
     plan.host_update = host_update(plan.schedule.at(update), search.cost());
+  if (const int update = plan.schedule.find("update"); update >= 0)
+    plan.disk = disk_traffic(plan.schedule.at(update), plan.schedule.disk_bytes(), search.cost());
   plan.fits = (budget == 0 || plan.engine_bytes + plan.runtime_bytes <= budget) && host_fits(plan);
 }
 

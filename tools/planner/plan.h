@@ -25,6 +25,13 @@ struct HostUpdate {
   std::string cost;   // what the prediction rests on
 };
 
+// The file that optimizer states rest in, and what of it a step reads and writes; no bytes: there is none.
+struct DiskTraffic {
+  int64_t bytes = 0, moved = 0;
+  double seconds = 0, rate = 0;
+  bool stated = false;  // the rate, by the user
+};
+
 // The plan that is to come out again (plan_file.h); its decisions are fixed in the request.
 struct FollowedPlan {
   std::string path, hash, attention;
@@ -67,7 +74,7 @@ struct PlanRequest {
   BatchKeys keys;                          // that set these numbers
   LayerWords recompute = "auto";           // open: chosen for each layer
   LayerWords offload;                      // open: chosen, if use_host
-  std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
+  std::string offload_optimizer = "none";  // none, cpu, disk; auto: one of the two, if use_host
   std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
   std::string offload_embedding = "none";  // the same, of frozen tables of rows
   std::string offload_gradients = "none";  // the same; cpu goes with updates behind backward
@@ -169,6 +176,7 @@ struct Plan {
   int64_t collective_bytes = 0;
   double collective_seconds = 0;
   HostUpdate host_update;
+  DiskTraffic disk;
   std::string cost;          // what the prediction rests on
   std::string optimality;    // of the layers' choice, in words
   double bound_seconds = 0;  // of a step: proved that no plan that was looked for is faster
@@ -242,7 +250,7 @@ int64_t forget_free_bytes(PlanRequest& request, bool other_budgets = false);
 int64_t process_private_bytes();
 
 // Bytes a second that a disk is supposed to take, of which what is said of checkpoints is made.
-inline constexpr double kSaveRate = 500e6;
+inline constexpr double kSaveRate = kDiskRate;
 // The ring: what was asked for, else 4 MiB; never more than the checkpoint has, nor less than
 // kLeastSaveRingBytes.
 int64_t save_ring_bytes(const PlanRequest& request);

@@ -239,6 +239,7 @@ std::string plan_sentence(const Plan& plan) {
     if (!d.offload.none()) s += fmt::format(", offloading {}", d.offload.brief());
     if (const std::string rests = rests_with_host(d); !rests.empty())
       s += ", " + rests + " with the host" + (d.update_on_host ? ", which updates them" : "");
+    if (d.states_on_disk) s += ", the optimizer's state on disk";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
@@ -339,6 +340,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"engine_bytes", plan.engine_bytes},
       {"runtime_bytes", plan.runtime_bytes},
       {"host_bytes", plan.host_bytes},
+      {"disk_bytes", plan.disk.bytes},
       {"checkpoint_bytes", plan.checkpoint_bytes},
       {"checkpoints", saving_json(plan)},
       {"host_budget_bytes",
@@ -357,6 +359,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"target", plan.target.empty() ? nlohmann::json(nullptr) : nlohmann::json(plan.target)},
       {"residence", residence_json(plan)},
       {"host_update", host_update_json(plan.host_update)},
+      {"disk", disk_json(plan.disk)},
       {"offers", offers_json(plan)},
       {"solver",
        {{"result", plan.optimality},
@@ -427,6 +430,8 @@ std::string plan_text(const Plan& plan) {
   } else if (plan.host_budget > 0) {
     row("host", 0, "nothing is kept in host_memory");
   }
+  if (plan.disk.bytes > 0)
+    row("disk", plan.disk.bytes, "exact: a file of optimizer state, while the run lasts");
   row("minimum", plan.minimum_bytes, "the smallest memory= that works with these keys");
   const int64_t gap = peak.packing.height - peak.packing.lower_bound;
   out += fmt::format("\n  peak in program {}, packing: {}", peak.name.view(),
@@ -456,6 +461,7 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format("\n  predicted: {} a step, {:.{}f} tokens/s ({})",
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
                        plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
+  if (plan.disk.bytes > 0) out += "\n  " + disk_text(plan.disk);
   if (plan.host_update.bytes > 0) out += "\n  " + host_update_text(plan.host_update);
   out += rank_text(plan);
   if (plan.empty_share() >= 0)

@@ -79,7 +79,7 @@ std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
   // In backward nothing is known of the norm of all gradients, nor of a later micro-step.
   const bool in_backward = r.global_batch > 0 && r.rows == 0 && r.max_grad_norm == 0 &&
                            micro * r.ranks >= r.global_batch &&
-                           !r.model->precision().loss_scaling();
+                           !r.model->precision().loss_scaling() && !states_on_disk(r);
   std::vector<Gradients> list;
   for (const DType t : {DType::f32, DType::bf16}) {
     // Allowed is not asked for: on a place that has no kernels for them they are not looked at.
@@ -109,6 +109,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.offload_tables = r.global_batch > 0 && r.offload_embedding == "cpu";
   d.offload_gradients = key.way.grads_away;
   d.update_on_host = key.way.updates_away;
+  d.states_on_disk = states_on_disk(r);
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, key.micro);
   d.kv_length = r.kv_length;
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;

@@ -19,7 +19,7 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   // What may rest with the host, and whether it has to.
   const bool set_params = r.offload_params == "cpu", set_grads = r.offload_gradients == "cpu";
   const bool params = (set_params || (r.offload_params == "auto" && r.use_host)) &&
-                      r.offload_optimizer != "none" && !packed;
+                      r.offload_optimizer != "none" && r.offload_optimizer != "disk" && !packed;
   const bool grads = (set_grads || (r.offload_gradients == "auto" && r.use_host)) &&
                      !r.update_in_backward.value_or(false);
   const LayerWords none;

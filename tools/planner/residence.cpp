@@ -23,7 +23,8 @@ std::span<const ResidenceKey> residence_keys() {
        "the layers' gradients on the device"},
       {"offload_optimizer", &RunConfig::offload_optimizer, &PlanRequest::offload_optimizer,
        &Decisions::offload_optimizer, "none", "the optimizer's state with the host",
-       "the optimizer's state on the device"},
+       "the optimizer's state on the device", &Decisions::states_on_disk,
+       "the optimizer's state on disk"},
       {"offload_update", &RunConfig::offload_update, &PlanRequest::offload_update,
        &Decisions::update_on_host, "gpu", "updates by the host", "updates by the device"},
   };
@@ -31,6 +32,14 @@ std::span<const ResidenceKey> residence_keys() {
 }
 
 void check_residence(const Decisions& d, const std::string& where, const std::string& advice) {
+  if (d.states_on_disk && (d.update_in_backward || d.offload_params))
+    fail(ErrorCode::data,
+         fmt::format("update {} and offload_params none for offload_optimizer disk in {}",
+                     kUpdateBehind, where),
+         fmt::format("update {}, offload_params {}",
+                     d.update_in_backward ? kUpdateInBackward : kUpdateBehind,
+                     d.offload_params ? "cpu" : "none"),
+         advice);
   if (d.update_on_host && !(d.offload_optimizer && d.offload_gradients))
     fail(ErrorCode::data,
          fmt::format("offload_optimizer cpu and offload_gradients cpu for offload_update cpu in {}",
@@ -43,10 +52,10 @@ void check_residence(const Decisions& d, const std::string& where, const std::st
 std::string offloaded_keys(const Decisions& d) {
   std::string text = "offload: " + d.offload.text();
   for (const ResidenceKey& key : residence_keys()) {
-    if (!(d.*key.decided)) continue;
+    if (!(d.*key.decided) && !key.on_file(d)) continue;
     // Weights go with the state.
     if (key.decided == &Decisions::offload_optimizer && d.offload_params) continue;
-    text += fmt::format(", {}: cpu", key.name);
+    text += fmt::format(", {}: {}", key.name, key.value(d));
   }
   return text;
 }
@@ -61,6 +70,35 @@ bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost) {
   if (r.offload_update == "cpu") return true;
   return r.offload_update == "auto" && r.use_host && cost.host() != nullptr &&
          can_update_on_host(r.optimizer);
+}
+
+DiskTraffic disk_traffic(const Program& update, int64_t bytes, const CostModel& cost) {
+  DiskTraffic sum{.bytes = bytes};
+  for (const OpRecord& op : update.ops)
+    if (on_disk(op)) {
+      sum.seconds += cost.seconds(op, 0);
+      sum.moved += op.bytes;
+    }
+  if (sum.moved > 0) sum.rate = cost.rates().disk, sum.stated = cost.disk_stated();
+  return sum;
+}
+
+std::string disk_text(const DiskTraffic& t) {
+  if (t.bytes == 0) return "";
+  return fmt::format(
+      "on disk: {} of optimizer state, of which {} are read and written in {} a step at "
+      "{:.2f} GB/s ({})",
+      human_bytes(t.bytes), human_bytes(t.moved), human_seconds(t.seconds), t.rate / 1e9,
+      t.stated ? "disk_bandwidth" : "assumed; disk_bandwidth= says another");
+}
+
+nlohmann::json disk_json(const DiskTraffic& t) {
+  if (t.bytes == 0) return nullptr;
+  return {{"bytes", t.bytes},
+          {"bytes_a_step", t.moved},
+          {"seconds_a_step", t.seconds},
+          {"bytes_per_second", t.rate},
+          {"rate", t.stated ? "disk_bandwidth" : "assumed"}};
 }
 
 HostUpdate host_update(const Program& update, const CostModel& cost) {

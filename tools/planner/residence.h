@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tools/config/run_config.h"
 #include "tools/planner/plan.h"
@@ -19,8 +20,21 @@ struct ResidenceKey {
   bool Decisions::*decided;
   const char* device;               // its value where nothing of it is the host's; else cpu
   const char *on_host, *on_device;  // "the layers' weights with the host"
+  // What may rest in a file below both.
+  bool Decisions::*filed = nullptr;
+  const char* on_disk = "";
 
-  const char* value(const Decisions& d) const { return d.*decided ? "cpu" : device; }
+  bool on_file(const Decisions& d) const { return filed != nullptr && d.*filed; }
+  const char* value(const Decisions& d) const {
+    return on_file(d) ? "disk" : d.*decided ? "cpu" : device;
+  }
+  void set(std::string_view value, Decisions& d) const {
+    d.*decided = value == "cpu";
+    if (filed != nullptr) d.*filed = value == "disk";
+  }
+  const char* words(const Decisions& d) const {
+    return on_file(d) ? on_disk : d.*decided ? on_host : on_device;
+  }
 };
 std::span<const ResidenceKey> residence_keys();
 
@@ -32,9 +46,19 @@ std::string offloaded_keys(const Decisions& d);
 // The kernels of a device and loops of the host give an update the same bits: but for products of
 // matrices, whose sums have the order of whatever library computes them.
 bool can_update_on_host(const OptimizerConfig& optimizer);
+// Whether a plan's states rest on disk, where an update behind backward alone has them.
+inline bool states_on_disk(const PlanRequest& r) {
+  return r.global_batch > 0 && r.offload_optimizer == "disk";
+}
 // Whether a search looks at such updates: asked for, or left to it where the cost model has a host, whose
 // rate is calibrated, described or assumed; the plan says which.
 bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost);
+
+// What the disk takes for the update of a step, at the cost model's rate. "on disk: 8.00 GB of optimizer
+// state, read and written in 16.0 s a step at 1.00 GB/s (disk_bandwidth)"; empty: nothing is there. And null.
+DiskTraffic disk_traffic(const Program& update, int64_t bytes, const CostModel& cost);
+std::string disk_text(const DiskTraffic& traffic);
+nlohmann::json disk_json(const DiskTraffic& traffic);
 
 // What the host takes for the update of a step.
 HostUpdate host_update(const Program& update, const CostModel& cost);

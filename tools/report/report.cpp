@@ -96,6 +96,10 @@ std::string numbers_table(const Plan& plan, const ReportRun& run) {
   if (plan.host_bytes > 0)
     row("host", plan.host_bytes, "what is offloaded, in the host's memory, exact; part of no other",
         run.measured_host_bytes);
+  if (plan.disk.bytes > 0)
+    row("disk", plan.disk.bytes,
+        "the optimizer's state, in a file while the run lasts, exact; part of no other",
+        run.disk_bytes);
   if (plan.budget > 0) row("budget", plan.budget, "what the run was allowed");
   row("minimum", plan.minimum_bytes, "the smallest budget that works with these settings");
   if (plan.schedule.size() > 0) {

@@ -63,6 +63,7 @@ struct ReportRun {
   std::vector<ReportEval> evals;
   int64_t measured_engine_bytes = -1;    // resident bytes of the arena; -1: not measured
   int64_t measured_host_bytes = -1;      // the same of the host arena
+  int64_t disk_bytes = -1;               // that the file of states has on the disk
   int64_t allocations_after_start = -1;  // -1: not counted
   int64_t measured_runtime_bytes = -1;   // -1: not measured
   std::vector<std::pair<double, int64_t>> memory_samples;  // seconds, resident arena bytes

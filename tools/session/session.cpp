@@ -28,8 +28,8 @@ bool learns_magnitudes(const Model& model) {
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
-  return d.offload.none() && !d.offload_optimizer && !d.offload_params && !d.offload_gradients &&
-         !d.update_in_backward;
+  return d.offload.none() && !d.offload_optimizer && !d.states_on_disk && !d.offload_params &&
+         !d.offload_gradients && !d.update_in_backward;
 }
 
 void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
@@ -180,6 +180,7 @@ StorePolicy Session::store_policy() const {
           .states = optimizer_->states(model_.params()),
           .update_in_backward = d.update_in_backward,
           .offload_states = d.offload_optimizer,
+          .states_on_disk = d.states_on_disk,
           .offload_weights = d.offload_params,
           .offload_tables = d.offload_tables,
           .offload_gradients = d.offload_gradients,

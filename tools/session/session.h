@@ -94,6 +94,9 @@ struct Decisions {
   // Optimizer states and master weights rest in the host arena and pass through the device in
   // windows: the same bits.
   bool offload_optimizer = false;
+  // In place of that, optimizer states rest in a file and pass through memory in windows: the same bits.
+  // On the place cpu, of one rank, not with update_in_backward.
+  bool states_on_disk = false;
   // The weights of the blocks rest there too, and a block has them on the device while it runs: the
   // same bits. With offload_optimizer, whose windows update them.
   bool offload_params = false;

@@ -228,6 +228,7 @@ void TrainRun::write_memory_json(bool done, const std::string& failure) {
       {"measured_engine_bytes", session_->context().resident_bytes()},
       {"planned_host_bytes", plan_.host_bytes},
       {"measured_host_bytes", session_->context().host_resident_bytes()},
+      {"planned_disk_bytes", plan_.disk.bytes},
       {"planned_runtime_bytes", plan_.runtime_bytes},
       {"measured_runtime_bytes", runtime_measured_},
       {"measured_preparing_bytes", nullptr},
@@ -237,6 +238,15 @@ void TrainRun::write_memory_json(bool done, const std::string& failure) {
       {"finished", done},
       {"failure", failure.empty() ? nlohmann::json(nullptr) : nlohmann::json(failure)},
       {"categories", plan_json(plan_)["categories"]}};
+  if (const TierFile* const disk = session_->context().disk())
+    j["disk"] = {
+        {"measured_bytes", disk->resident_bytes()},
+        {"direct", disk->direct()},
+        {"moved_bytes", disk->moved_bytes()},
+        {"bytes_per_second",
+         disk->moved_bytes() > 0
+             ? nlohmann::json(static_cast<double>(disk->moved_bytes()) / disk->moved_seconds())
+             : nlohmann::json(nullptr)}};
   if (checkpoints_)
     j["checkpoints"] = {{"written", checkpoints_->written()},
                         {"bytes_each", checkpoints_->bytes()},
@@ -278,6 +288,8 @@ void TrainRun::write_report(bool done) {
     run.measured_engine_bytes = session_->context().resident_bytes();
     run.measured_host_bytes = session_->context().host_resident_bytes();
     run.measured_runtime_bytes = runtime_measured_;
+    if (const TierFile* const disk = session_->context().disk())
+      run.disk_bytes = disk->resident_bytes();
   }
   if (log_ && allocation_watch::available())
     run.allocations_after_start = allocation_watch::breaches();
@@ -380,6 +392,19 @@ void TrainRun::start_log() {
   if (plan_.host_bytes > 0)
     log_->say(fmt::format("host memory reserved: {} B, resident {} B", plan_.host_bytes,
                           session_->context().host_resident_bytes()));
+  if (const TierFile* const disk = session_->context().disk())
+    log_->say(fmt::format(
+        "disk reserved: {} B in {}, {}", plan_.disk.bytes, disk->folder(),
+        disk->direct() ? "read and written directly"
+                       : "through the page cache, since its file system reads nothing directly"));
+}
+
+void TrainRun::say_disk() const {
+  const TierFile* const disk = session_->context().disk();
+  if (disk == nullptr || disk->moved_bytes() == 0) return;
+  log_->say(fmt::format("disk: {} B planned, {} B on it; {} read and written at {:.2f} GB/s",
+                        plan_.disk.bytes, disk->resident_bytes(), human_bytes(disk->moved_bytes()),
+                        static_cast<double>(disk->moved_bytes()) / disk->moved_seconds() / 1e9));
 }
 
 const char* TrainRun::untrained_key() const {

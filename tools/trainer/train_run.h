@@ -107,6 +107,7 @@ class TrainRun {
   void write_report(bool finished);
   void refresh_report();
   std::string leg_text() const;
+  void say_disk() const;  // what the file of states saw
   void write_unfinished(const std::string& failure = "");
   void require_own_output() const;
   std::optional<std::string> own_latest() const;

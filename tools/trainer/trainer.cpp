@@ -538,6 +538,7 @@ int TrainRun::steps() {
                            : std::string(),
       allocation_watch::available() ? std::to_string(allocation_watch::breaches())
                                     : std::string("not counted in this build")));
+  say_disk();
   if (timed_steps_ > 0 && timed_seconds_ > 0) {
     constexpr double kBusy = 0.05;
     const double rate = tokens_of(timed_steps_ * samples_per_step(setup_.request)) / timed_seconds_;

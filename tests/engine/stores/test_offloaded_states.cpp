@@ -1,4 +1,4 @@
-// States that rest in the host arena: the bits of states that stay on the device, whatever the
+// States that rest in the host arena, or in a file: the bits of states that stay on the device, whatever the
 // windows, the streams and the places; and memory that is a few windows instead of all.
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/kernels/kernels.h"
+#include "engine/stores/disk_states.h"
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
 #include "engine/stores/plain_states.h"
@@ -42,6 +43,7 @@ struct Setting {
   bool poison = false;
   DType weights = DType::f32;  // bf16: beside fp32 parameters
   DType held = DType::f32;     // bf16: parameters without a master
+  bool disk = false;
 };
 
 struct Trained {
@@ -57,7 +59,7 @@ float value(int64_t i, uint64_t salt) {
 }
 
 // Values of a state as they rest, then its scales, piece by piece of where they lie.
-void append_state(std::vector<uint8_t>& to, const StateStore& store, int k,
+void append_state(Context& ctx, std::vector<uint8_t>& to, const StateStore& store, int k,
                   const StateSpan& whole) {
   const RestForm form = store.form(k, whole);
   for (const bool scales : {false, true}) {
@@ -68,8 +70,9 @@ void append_state(std::vector<uint8_t>& to, const StateStore& store, int k,
       const int64_t first = whole.offset + i * each;
       const View v = scales ? store.stored_scales(k, first) : store.stored(k, first);
       const int64_t count = std::min(v.elements(), all - i);
-      const auto* bytes = static_cast<const uint8_t*>(v.data);
-      to.insert(to.end(), bytes, bytes + count * size_of(v.dtype));
+      const size_t before = to.size();
+      to.resize(before + static_cast<size_t>(count * size_of(v.dtype)));
+      store.read_stored(ctx, to.data() + before, k, first, scales, count);
       i += count;
     }
   }
@@ -99,19 +102,23 @@ Trained train(const ParamTable& table, const std::string& asked, const Setting& 
   settings.poison = setting.poison;
   settings.guard_bytes = setting.poison ? 64 : 0;
   settings.streams = setting.streams;
+  settings.disk_folder = testing::TempDir();
   const auto go = [&](Context& ctx) {
     Tensor master, weights, gradients, state;
     std::unique_ptr<StateStore> store;
     OffloadedStateStore* offloaded = nullptr;
     const bool both = setting.weights == DType::bf16;
     ctx.program(run.schedule, 0, [&] {
-      if (setting.window < 0 || !both)
+      if (setting.window < 0 || setting.disk || !both)
         master = ctx.tensor(Name("master"), {n}, setting.held, Category::master);
       if (both) weights = ctx.tensor(Name("weights"), {n}, DType::bf16, Category::weights);
       gradients = ctx.tensor(Name("gradients"), {n}, DType::f32, Category::gradients);
       state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
       if (setting.window < 0) {
         store = std::make_unique<PlainStateStore>(ctx, table, optimizer->states(table));
+      } else if (setting.disk) {
+        store = std::make_unique<DiskStateStore>(ctx, table, optimizer->states(table),
+                                                 DiskStateStore::Options{.window = setting.window});
       } else {
         auto made = std::make_unique<OffloadedStateStore>(
             ctx, table, optimizer->states(table),
@@ -166,7 +173,7 @@ Trained train(const ParamTable& table, const std::string& asked, const Setting& 
     }
     for (int k = 0; k < store->states(); ++k)
       for (const StateSpan& whole : whole_parameter_spans(table))
-        append_state(run.states, *store, k, whole);
+        append_state(ctx, run.states, *store, k, whole);
   };
   Context plan(Place::plan, settings);
   go(plan);
@@ -202,6 +209,20 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
         EXPECT_TRUE(got.states == want.states) << window;
         EXPECT_EQ(got.weights, want.weights) << window;
       }
+    // A disk takes its time: few windows here, all forms in SlowSessionOnDisk.
+    if (held != DType::f32 || weights != DType::f32) continue;
+    const std::pair<int64_t, StreamMode> files[] = {{16384, StreamMode::deferred},
+                                                    {16384, StreamMode::worker},
+                                                    {1 << 20, StreamMode::immediate}};
+    for (const auto& [window, streams] : files) {
+      const bool hard = streams != StreamMode::immediate;
+      const Trained got = train(
+          table, GetParam(),
+          {window, streams, hard ? static_cast<uint64_t>(window) : 0, hard, weights, held, true});
+      EXPECT_TRUE(same_bits(got.master, want.master)) << "on disk, " << window;
+      EXPECT_TRUE(got.states == want.states) << "on disk, " << window;
+      EXPECT_EQ(got.weights, want.weights) << "on disk, " << window;
+    }
   }
 }
 
@@ -255,6 +276,36 @@ TEST(OffloadedStateStore, TakeThreeWindowsOfTheDevice) {
   EXPECT_EQ(plain.schedule.live(plain.schedule.find("update"),
                                 1)[static_cast<size_t>(Category::optimizer)],
             2 * table.trained_elements() * 4);
+}
+
+// By hand: 44 windows of 1024 numbers and what is left of a parameter, two states of each in whole blocks
+// of the file; a checksum of four bytes a block, a room for parts, and three windows at a time.
+TEST(DiskStateStore, TakesAFileOfWholeBlocksAndThreeWindowsOfMemory) {
+  const ParamTable table = table_of_all_kinds();
+  const Trained plain = train(table, "adamw", {});
+  for (const int64_t window : {1024, 16384}) {
+    const Trained moved = train(table, "adamw", {.window = window, .disk = true});
+    const int64_t record = round_up(2 * 4 * window, TierFile::kBlock);
+    EXPECT_EQ(moved.schedule.disk_bytes(), moved.windows * record);
+    EXPECT_EQ(plain.schedule.disk_bytes(), 0);
+    EXPECT_EQ(moved.schedule.host_bytes(), 0);
+    int64_t most = 0;
+    const int update = moved.schedule.find("update");
+    for (int64_t t = 0; t <= moved.schedule.at(update).ticks; ++t)
+      most =
+          std::max(most, moved.schedule.live(update, t)[static_cast<size_t>(Category::optimizer)]);
+    const int64_t slack = TierFile::kAlignment - kTensorAlignment;
+    EXPECT_EQ(most, 3 * (record + slack) + TierFile::kRoomBytes + slack +
+                        4 * moved.schedule.disk_bytes() / TierFile::kBlock);
+    int64_t in = 0, out = 0;
+    for (const OpRecord& op : moved.schedule.at(update).ops) {
+      EXPECT_EQ(op.stream == kToHost, std::string(op.name).ends_with("_disk"));
+      if (std::string(op.name) == kReadDisk) in += op.bytes;
+      if (std::string(op.name) == kWriteDisk) out += op.bytes;
+    }
+    EXPECT_EQ(in, moved.schedule.disk_bytes());
+    EXPECT_EQ(out, in);
+  }
 }
 
 TEST(OffloadedStateStore, CopyEveryStateOnceEachWayAStep) {

@@ -136,6 +136,13 @@ std::vector<BadRow> bad_plans() {
               "offload_optimizer none, offload_gradients cpu", again),
          {resealed("/decisions/offload_update", "cpu"),
           resealed("/decisions/offload_gradients", "cpu")});
+  refuse(
+      "plan: states on disk of updates in backward", {},
+      data("update behind backward and offload_params none for offload_optimizer disk in @p.json / "
+           "decisions",
+           "update in backward, offload_params none", again),
+      {resealed("/decisions/offload_optimizer", "disk"),
+       resealed("/decisions/update", "in backward")});
   refuse("plan: weights with the host without the optimizer's state", {},
          data("offload_optimizer cpu and packed_weights none for offload_params cpu in @p.json / "
               "decisions",

@@ -167,6 +167,10 @@ void expect_planned_is_measured(const Workspace& w, const std::string& name) {
   EXPECT_EQ(memory["planned_engine_bytes"], w.json(name + "/plan.json")["engine_bytes"]);
   EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]);
   EXPECT_EQ(memory["planned_host_bytes"], w.json(name + "/plan.json")["host_bytes"]);
+  EXPECT_EQ(memory["planned_disk_bytes"], w.json(name + "/plan.json")["disk_bytes"]);
+  if (memory["planned_disk_bytes"] > 0) {
+    EXPECT_EQ(memory["planned_disk_bytes"], memory["disk"]["measured_bytes"]);
+  }
   EXPECT_EQ(memory["allocations_after_start"], no_allocations());
   EXPECT_GT(memory["measured_runtime_bytes"], 0);
   if (no_allocations() == Json(0)) {
