@@ -29,7 +29,7 @@ std::string Group::apart_text(const char* what, uint64_t tag, int other, const c
 }
 
 std::string Group::late_text(const char* what, const char* last) const {
-  return fmt::format("it did not come to {} within {:.0f} s; it was last at {}", what, timeout_,
+  return fmt::format("it did not come to {} within {:.0f} s; it was last at {}", what, timeout(),
                      last);
 }
 

@@ -10,6 +10,7 @@
 // all others with its name.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -77,7 +78,7 @@ class Group {
   std::string apart_text(const char* what, uint64_t tag, int other, const char* others_what,
                          uint64_t others_tag, int64_t call) const;
 
-  double timeout_ = kTimeout;
+  std::atomic<double> timeout_{kTimeout};
 
  private:
   int rank_, size_;

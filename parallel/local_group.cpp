@@ -232,7 +232,7 @@ void LocalGroup::look_after(int rank) noexcept {
 void LocalGroup::look_after(int rank, const char* what, double began) noexcept {
   look_after(rank);
   if (overdue(rank, began))
-    give_up(*block_, rank, fmt::format("it did not go on with {} within {:.0f} s", what, timeout_),
+    give_up(*block_, rank, fmt::format("it did not go on with {} within {:.0f} s", what, timeout()),
             this->rank());
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
@@ -58,9 +59,17 @@ MpiGroup::MpiGroup(int rank, int size)
   for (int r = 0; r < size; ++r)
     if (r != rank && all[r].machine == own.machine)
       peers_[static_cast<size_t>(r)].pid = static_cast<int>(all[r].pid);
+  go_on();  // once
+  voice_ = std::thread([this] { speak(); });
 }
 
 MpiGroup::~MpiGroup() {
+  {
+    const Lock lock(mutex_);
+    leaves_ = true;
+  }
+  wake_.notify_all();
+  voice_.join();
   try {
     if (given_up()) return;
     barrier("the end");
@@ -137,19 +146,29 @@ void MpiGroup::give_up(const std::string& why) noexcept {
 }
 
 void MpiGroup::go_on() noexcept {
-  const Lock lock(mutex_);
-  const double now = monotonic_seconds();
-  if (now - last_beat_ < std::min(0.25, timeout_ / 8)) return;
-  last_beat_ = now;
-  try {
-    for (int r = 0; r < size(); ++r) {
-      Peer& p = peers_[static_cast<size_t>(r)];
-      if (r != rank() && mpi_.test(p.beat_out))
-        p.beat_out = mpi_.send(&beat_, offsetof(Signal, why), r, kSignalTag);
+  went_on_.store(true, std::memory_order_relaxed);
+}
+
+// On a thread of its own, which is there from the start: what MPI takes for a thread is taken before the
+// first step, and signals come while this rank computes.
+void MpiGroup::speak() {
+  double beat = 0;
+  Lock lock(mutex_);
+  while (!leaves_) {
+    wake_.wait_for(lock, std::chrono::milliseconds(50));
+    try {
+      read_signals();
+      if (monotonic_seconds() - beat < std::min(0.25, timeout_ / 8)) continue;
+      if (!went_on_.exchange(false, std::memory_order_relaxed)) continue;
+      beat = monotonic_seconds();
+      for (int r = 0; r < size(); ++r) {
+        Peer& p = peers_[static_cast<size_t>(r)];
+        if (r != rank() && mpi_.test(p.beat_out))
+          p.beat_out = mpi_.send(&beat_, offsetof(Signal, why), r, kSignalTag);
+      }
+    } catch (const Error& error) {
+      settle(rank(), error.what(), rank());
     }
-    read_signals();
-  } catch (const Error& error) {
-    settle(rank(), error.what(), rank());
   }
 }
 
@@ -159,11 +178,6 @@ bool MpiGroup::overdue(const Peer& peer, double began) const {
 
 void MpiGroup::look_after(int rank) noexcept {
   const Lock lock(mutex_);
-  try {
-    read_signals();
-  } catch (const Error& error) {
-    settle(this->rank(), error.what(), this->rank());
-  }
   const int pid = peers_[static_cast<size_t>(rank)].pid;
   if (pid > 0 && process_gone(pid))
     settle(rank, fmt::format("its process {} is gone", pid), this->rank());
@@ -173,7 +187,7 @@ void MpiGroup::look_after(int rank, const char* what, double began) noexcept {
   look_after(rank);
   const Lock lock(mutex_);
   if (overdue(peers_[static_cast<size_t>(rank)], began))
-    settle(rank, fmt::format("it did not go on with {} within {:.0f} s", what, timeout_),
+    settle(rank, fmt::format("it did not go on with {} within {:.0f} s", what, timeout()),
            this->rank());
 }
 

@@ -3,14 +3,17 @@
 //   note     what a rank says at a barrier, to each other one: call, tag, its own few bytes
 //   signal   out of turn: it gave up and why; it goes on
 //
-// No call of MPI's waits: everything is asked of again and again, by this process's own clock, with
+// A thread of the group's own says that a rank goes on and hears what others say. No call of MPI's waits: everything is asked of again and again, by this process's own clock, with
 // signals and the processes of this machine looked at in between. Of a process of another machine that
 // has died its launcher says so, which ends all others.
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "parallel/group.h"
@@ -72,6 +75,7 @@ class MpiGroup final : public Group {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  void speak();
   // Under a lock.
   void read_signals();
   bool read_notes();
@@ -89,7 +93,10 @@ class MpiGroup final : public Group {
   int64_t turn_ = 0;
   int given_up_by_ = -1, told_by_ = -1;
   std::string reason_;
-  double last_beat_ = 0;
+  std::atomic<bool> went_on_{false};
+  bool leaves_ = false;
+  std::condition_variable wake_;
+  std::thread voice_;
 };
 
 }  // namespace snug

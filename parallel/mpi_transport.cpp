@@ -32,6 +32,20 @@ void MpiTransport::attach(std::byte* /*arena*/, int64_t bytes) {
         }
       for (Flight& flight : flights_) land("attach", flight);
     }
+  // What comes before it is asked for waits in blocks of its own, by powers of two up to what it sends
+  // unasked.
+  constexpr int64_t kUnasked = 64 << 10;
+  for (int64_t n = 60; n < std::min(kUnasked, most); n *= 2) {
+    const int64_t fit = kStagingBytes / (n * size());
+    std::vector<Flight> early(static_cast<size_t>(std::clamp<int64_t>(fit, 2, 8)));
+    for (Flight& flight : early)
+      for (int i = 1; i < size(); ++i) send(flight, out.data(), n, (rank() + i) % size());
+    group_.barrier("attach: early");
+    for (Flight& flight : early) {
+      for (int i = 1; i < size(); ++i) receive(flight, in.data() + i * n, n, (rank() + i) % size());
+      land("attach", flight);
+    }
+  }
 }
 
 void MpiTransport::receive(Flight& f, void* data, int64_t bytes, int from) {

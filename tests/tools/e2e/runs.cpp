@@ -63,6 +63,12 @@ std::vector<pid_t> processes_of(pid_t pid) {
   return list;
 }
 
+bool runs_still(pid_t pid) {
+  const std::string text = slurp("/proc/" + std::to_string(pid) + "/stat");
+  const size_t behind = text.rfind(") ");
+  return behind != std::string::npos && text[behind + 2] != 'Z' && text[behind + 2] != 'X';
+}
+
 void expect_exact(const Workspace& w, const std::string& folder) {
   const Json memory = w.json(folder + "/memory.json");
   EXPECT_EQ(memory["planned_engine_bytes"], memory["measured_engine_bytes"]) << folder;
