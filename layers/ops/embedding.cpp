@@ -196,7 +196,8 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
   const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
   Op op(ctx, "embedding_forward",
         {.flops = ((wpe.defined() ? 1 : 0) + (wtt.defined() ? 1 : 0)) * n * c,
-         .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
+         .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt),
+         .link_bytes = wte.with_host ? n * c * size_of(wte.dtype) : 0});
   if (!op.run()) return;
   const int64_t first = ctx.host_reads() ? first_position(state) : 0;
   if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);

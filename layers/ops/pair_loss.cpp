@@ -71,6 +71,10 @@ void check_places(Context& ctx, const View& pairs, int64_t N, bool single) {
   }
 }
 
+int64_t bytes_of(const View& v) {
+  return v.defined() ? v.bytes() : 0;
+}
+
 const float* logps_of(const View& logps, int64_t p) {
   return logps.as<float>() + p * logps.shape[1];
 }
@@ -119,7 +123,9 @@ void pair_loss_forward(Context& ctx, const View& loss, const View& logps, const 
                        const View& pairs, const PairLoss& kind, const View& state) {
   const int64_t P = check(kind, pairs, logps, reference, state);
   expect_floats(loss, "loss", {P});
-  Op op(ctx, "pair_loss_forward", {.flops = 40 * P, .bytes = 28 * P + logps.bytes()});
+  Op op(ctx, "pair_loss_forward",
+        {.flops = 40 * P,
+         .bytes = pairs.bytes() + logps.bytes() + bytes_of(reference) + loss.bytes()});
   if (!op.run()) return;
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {
@@ -142,7 +148,9 @@ void pair_loss_backward(Context& ctx, const View& dnll, const View& logps, const
                         const View& pairs, const PairLoss& kind, const View& state) {
   const int64_t P = check(kind, pairs, logps, reference, state), N = dnll.elements();
   expect_floats(dnll, "dnll", {N});
-  Op op(ctx, "pair_loss_backward", {.flops = 40 * P, .bytes = 28 * P + dnll.bytes()});
+  Op op(ctx, "pair_loss_backward",
+        {.flops = 40 * P,
+         .bytes = pairs.bytes() + logps.bytes() + bytes_of(reference) + dnll.bytes()});
   if (!op.run()) return;
   check_places(ctx, pairs, N, facts_of(kind.kind).single);
   if (ctx.by_kernels())

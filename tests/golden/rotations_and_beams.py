@@ -32,10 +32,26 @@ class Always(LogitsProcessor):
         return torch.log(torch.tensor([0.46, 0.44, 0.06, 0.04])).expand_as(scores).clone()
 
 
-model = GPT2LMHeadModel(GPT2Config(vocab_size=4, n_positions=16, n_embd=8, n_layer=1, n_head=1)).eval()
+model = GPT2LMHeadModel(GPT2Config(vocab_size=4, n_positions=64, n_embd=8, n_layer=1, n_head=1)).eval()
 out = model.generate(torch.tensor([[2]]), attention_mask=torch.ones(1, 1, dtype=torch.long), do_sample=False,
                      num_beams=2, num_return_sequences=2, eos_token_id=[0, 1], pad_token_id=3,
                      early_stopping="never", length_penalty=3.0, max_new_tokens=3,
                      logits_processor=LogitsProcessorList([Always()]), output_scores=True,
+                     return_dict_in_generate=True)
+print(out.sequences.tolist(), out.sequences_scores.tolist())
+
+
+class Late(LogitsProcessor):
+    """Token 0, and the stop token 1 from the third step on."""
+
+    def __call__(self, ids, scores):
+        p = [0.9, 0.08, 0.01, 0.01] if ids.shape[1] < 3 else [0.08, 0.9, 0.01, 0.01]
+        return torch.log(torch.tensor(p)).expand_as(scores).clone()
+
+
+out = model.generate(torch.tensor([[2]]), attention_mask=torch.ones(1, 1, dtype=torch.long), do_sample=False,
+                     num_beams=2, num_return_sequences=2, eos_token_id=[1], pad_token_id=3,
+                     early_stopping="never", length_penalty=-1.0, max_new_tokens=40,
+                     logits_processor=LogitsProcessorList([Late()]), output_scores=True,
                      return_dict_in_generate=True)
 print(out.sequences.tolist(), out.sequences_scores.tolist())

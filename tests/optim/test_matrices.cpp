@@ -68,6 +68,35 @@ class Matrices : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, Matrices, ::testing::Values("muon", "adam_mini"),
                          [](const auto& i) { return std::string(i.param); });
 
+// What the plan is told of a step of one matrix of 6 x 10 elements: counted by hand.
+TEST_P(Matrices, SayWhatTheyComputeAndMove) {
+  Updates u{.name = GetParam(), .gradient = DType::bf16};
+  u.table = ParamTable();
+  u.table.add({.name = Name("w"), .shape = {6, 10}, .linear = true, .part = 0});
+  u.pieces = {{{6}}};
+  const int64_t n = 60, steps = 3, muls = 5;  // Newton-Schulz in five rounds
+  const Outputs out = run_on_plan_and_cpu({}, u.body());
+  const auto expect_cost = [&](const char* op, int64_t flops, int64_t bytes) {
+    SCOPED_TRACE(op);
+    ASSERT_EQ(out.costs.count(op), 1u);
+    EXPECT_EQ(out.costs.at(op).first, steps * flops);
+    EXPECT_EQ(out.costs.at(op).second, steps * bytes);
+  };
+  if (u.name == std::string("adam_mini")) {
+    // A second moment of each of the six rows: the gradient is read for it, and again for the
+    // direction, which the first moment's reading and writing go along with.
+    expect_cost("adam_mini_squares", 3 * n, 2 * n + 2 * 4 * 6);
+    expect_cost("adam_mini_direction", 8 * n, 2 * n + 2 * 4 * n + 4 * n);
+    return;
+  }
+  expect_cost("muon_momentum", 6 * n, 2 * n + 2 * 4 * n + 4 * n);
+  expect_cost("muon_normalize", 3 * n, 2 * 4 * n + 4 * n);
+  // X X^T, its square, and the product with X, of 6 rows and 10 columns.
+  const int64_t round = 2 * 6 * 6 * 10 + 2 * 6 * 6 * 6 + 2 * 6 * 6 * 10;
+  EXPECT_GE(out.costs.at("matmul").first, steps * muls * round);
+  EXPECT_LE(out.costs.at("matmul").first, steps * muls * (round + 4 * 6 * 10));
+}
+
 TEST_P(Matrices, HaveTheSameBitsOnEveryPlace) {
   for (const auto& [held, weights] :
        {std::pair(DType::f32, DType::f32), std::pair(DType::f32, DType::bf16),

@@ -95,6 +95,14 @@ TEST(Quantise, HasEqualBitsInAllModes) {
       q.state = s;
       const Outputs out = run_in_all_modes(body_of(q));
       EXPECT_EQ(out.ops, (std::vector<std::string>{"quantise", "dequantise"}));
+      // Each reads one side whole and writes the other; a code is searched for in as many steps as
+      // it has bits, and scaled, rounded and packed.
+      int64_t coded = 0;
+      for (const char* part : {"codes", "scales"})
+        coded += static_cast<int64_t>(bytes_of(out, part).size());
+      if (spec.doubled) coded += static_cast<int64_t>(bytes_of(out, "scale_codes").size());
+      EXPECT_EQ(out.bytes_moved, 2 * (2 * 70001 + coded));
+      EXPECT_EQ(out.flops, 70001 * (spec.codec->bits + 4) + 70001);
     }
 }
 

@@ -15,6 +15,7 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,6 +65,8 @@ class Outputs {
   int64_t flops = 0;          // what the recorded ops reported
   int64_t bytes_moved = 0;
   std::vector<std::string> ops;  // their names, in order
+  // FLOPs and bytes of all ops of a name.
+  std::map<std::string, std::pair<int64_t, int64_t>> costs;
 };
 
 // The tensors of one run of a body.
@@ -161,7 +164,12 @@ inline Outputs run_on_plan_and_cpu(const Settings& settings, const Body& body,
   outputs.planned_bytes = schedule.arena_bytes();
   outputs.flops = schedule.at(program).flops();
   outputs.bytes_moved = schedule.at(program).bytes_moved();
-  for (const OpRecord& op : schedule.at(program).ops) outputs.ops.emplace_back(op.name);
+  for (const OpRecord& op : schedule.at(program).ops) {
+    outputs.ops.emplace_back(op.name);
+    auto& [flops, bytes] = outputs.costs[op.name];
+    flops += op.flops;
+    bytes += op.bytes;
+  }
   Context cpu(settings.target, settings);
   cpu.reserve(schedule);
   cpu.set_listener(options.listener);

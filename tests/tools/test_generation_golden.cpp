@@ -281,6 +281,35 @@ TEST(GenerationGolden, BeamsGoOnBehindSeveralStopTokens) {
   }
 }
 
+// A negative penalty makes a longer text worse, so that "never" has no longest one to hope for. As
+// transformers has it, whose stop token is unlikely for two steps and likely then (the same script).
+TEST(GenerationGolden, ANegativePenaltyLooksNoFurtherThanTheNextToken) {
+  const std::vector<float> early = {0.9f, 0.08f, 0.01f, 0.01f}, late = {0.08f, 0.9f, 0.01f, 0.01f};
+  GenerationOptions options;
+  options.max_new_tokens = 40;
+  options.rules.stop_tokens = {1};
+  TokenRules rules(4, options.rules);
+  const std::vector<int32_t> prompt = {2};
+  BeamSearch search(rules, 4, 4, prompt, options,
+                    {.beams = 2, .length_penalty = -1.0, .early_stopping = EarlyStopping::never},
+                    nullptr);
+  int32_t next[2], source[2];
+  int steps = 0;
+  for (bool more = true; more; ++steps) {
+    std::vector<float> logits;
+    for (int row = 0; row < 2; ++row)
+      for (const float x : steps < 2 ? early : late) logits.push_back(std::log(x));
+    more = search.step(logits.data(), 4, next, source);
+  }
+  ASSERT_EQ(search.texts().size(), 2u);
+  const std::vector<int32_t> ids[] = {{0, 0}, {}};
+  const double scores[] = {-0.9482448101043701, -2.525728702545166};
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(search.texts()[i].ids, ids[i]);
+    EXPECT_NEAR(search.texts()[i].score, scores[i], 1e-6);
+  }
+}
+
 SamplingOptions sampling_of(const Json& options) {
   return {.temperature = options.value("temperature", 1.0),
           .top_k = options.value("top_k", 0),

@@ -19,6 +19,7 @@
 #include "tools/config/keys.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/batch_room.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
 #include "tools/session/device_choice.h"
@@ -111,6 +112,17 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          fmt::format("packed_weights: {} ({})", config.packed_weights,
                      config.where("packed_weights")),
          "packed_weights=none, or offload_params=none");
+}
+
+// A table that is trained has a gradient, and one that the head shares is read whole.
+void check_offload_embedding(const RunConfig& config, const PlanRequest& r) {
+  const ParamTable& table = r.model->params();
+  if (r.offload_embedding != "cpu" || table.tables_first() < table.flat_elements()) return;
+  const bool tied = r.model->spec().tied;
+  fail(ErrorCode::usage, "a frozen embedding that the head does not share, for offload_embedding",
+       fmt::format("offload_embedding: cpu ({}), and an embedding that is {}",
+                   config.where("offload_embedding"), tied ? "the head too" : "trained"),
+       tied ? "offload_embedding=auto" : "offload_embedding=auto, or freeze=wte");
 }
 
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
@@ -416,22 +428,16 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.row_tokens = s.rows && s.rows->train_rows() > 0 ? s.rows->mean_length() : 0;
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
-  r.micro_batch = s.sizes.micro_batch_size;
+  for (const Decision& row : decision_table()) row.ask(config, r);
+  r.micro_batch = s.sizes.micro_batch_size;  // or what other keys make it
   // A reference is what an evaluation says before the first step, a divergence before each.
   r.evaluate =
       config.eval_fraction > 0 || !config.eval_data.empty() || r.pairs.cached || r.pairs.compared();
-  r.eval_batch = config.per_device_eval_batch_size;
-  r.head_rows = config.head_rows;
   r.keys = {.global_size = config.global_batch_size,
             .global_tokens = config.global_batch_tokens,
             .micro = config.per_device_train_batch_size,
             .accumulation = config.gradient_accumulation_steps,
             .head_rows = config.head_rows};
-  r.recompute = config.recompute;
-  r.offload = config.offload;
-  for (const ResidenceKey& key : residence_keys()) r.*key.asked = config.*key.given;
-  if (config.packed_weights != "auto")
-    r.packed_weights = parse_weight_packing(config.packed_weights);
   r.bf16_gradients = allows(config, "bf16_gradients");
   r.allow = config.allow;
   r.max_grad_norm = config.max_grad_norm;
@@ -479,6 +485,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_offload_params(config, r);
+  check_offload_embedding(config, r);
   if (r.ranks > 1)
     settle_ranks(config, r);
   else if (config.transport == "mpi")

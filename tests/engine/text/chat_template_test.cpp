@@ -160,6 +160,44 @@ TEST(ChatTemplate, EndsWithinItsBounds) {
   expect_bad("{{ " + chain + " }}", "at most 300 levels", "a deeper one", "correct");
 }
 
+// Filters that write other bytes than they read keep whose bytes they were: the rule's own text in
+// front and behind, byte by byte, and a content whose first and last bytes change.
+TEST(ChatTemplate, FiltersKeepTheOriginsOfBytes) {
+  const std::string row = R"({"messages": [{"role": "user", "content": "<hi\u00e9>"}]})";
+  struct Case {
+    const char* rule;
+    const char* text;
+    std::vector<int64_t> ends;  // of the template's own, the content's, the template's own
+  };
+  const Case cases[] = {
+      {"{{ ('<a' ~ messages[0].content ~ 'b>') | upper }}", "<A<HI\u00c9>B>", {2, 8, 10}},
+      {"{{ ('<A' ~ messages[0].content ~ 'B>') | lower }}", "<a<hi\u00e9>b>", {2, 8, 10}},
+      {"{{ ('<a' ~ messages[0].content ~ 'b>') | e }}", "&lt;a&lt;hi\u00e9&gt;b&gt;", {5, 17, 22}},
+      {"{{ ('<a' ~ messages[0].content ~ 'b>') | tojson(ensure_ascii=false) }}",
+       "\"<a<hi\u00e9>b>\"",
+       {3, 9, 12}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.rule);
+    const RenderedChat r =
+        ChatTemplate::parse(c.rule, "t.jinja").render(Conversation::parse(row, "r.jsonl:1"));
+    EXPECT_EQ(r.text, c.text);
+    std::vector<int64_t> ends;
+    std::vector<bool> of_content;
+    for (const jinja::Run& run : r.runs) {
+      const bool content = run.origin.source == jinja::Source::content;
+      EXPECT_EQ(run.origin.message, content ? 0 : -1);
+      if (of_content.empty() || of_content.back() != content) {
+        ends.push_back(run.end);
+        of_content.push_back(content);
+      }
+      ends.back() = run.end;
+    }
+    EXPECT_EQ(ends, c.ends);
+    EXPECT_EQ(of_content, (std::vector<bool>{false, true, false}));
+  }
+}
+
 TEST(ChatTemplate, RefusesByNameAndLine) {
   expect_bad("a\n{% include 'x' %}", "a tag that chat templates use",
              "'{% include %}', which is not built, at t.jinja:2", "without it");
