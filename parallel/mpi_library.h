@@ -1,10 +1,9 @@
 // Open MPI, loaded when a run first wants it: a build needs no header of it and a program starts where it
-// is absent. What is here are the few functions, objects and layouts of its interface libmpi.so.40 (Open
+// is absent. What is here are the few functions, objects and constants of its interface libmpi.so.40 (Open
 // MPI 4.0 to 5.0; mpi.h of 4.1.4) that mpi_group and mpi_transport take. Another MPI has other handles under
 // another name of the library, and is refused.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -16,10 +15,6 @@ inline constexpr const char* kMpiLibraryVariable = "SNUG_LIBMPI";
 class MpiLibrary {
  public:
   using Handle = void*;  // MPI_Comm, MPI_Datatype, MPI_Request, ...
-  struct Status {
-    int source, tag, error, cancelled;
-    size_t count;
-  };
   static constexpr int kSerialized = 2;  // MPI_THREAD_SERIALIZED
   static constexpr int kUndefined = -32766;
 
@@ -67,8 +62,8 @@ class MpiLibrary {
   int (*error_string_)(int, char*, int*) = nullptr;
   int (*isend_)(const void*, int, Handle, int, int, Handle, Handle*) = nullptr;
   int (*irecv_)(void*, int, Handle, int, int, Handle, Handle*) = nullptr;
-  int (*test_)(Handle*, int*, Status*) = nullptr;
-  int (*testany_)(int, Handle*, int*, int*, Status*) = nullptr;
+  int (*test_)(Handle*, int*, void*) = nullptr;
+  int (*testany_)(int, Handle*, int*, int*, void*) = nullptr;
   int (*cancel_)(Handle*) = nullptr;
   int (*request_free_)(Handle*) = nullptr;
   int (*library_version_)(char*, int*) = nullptr;

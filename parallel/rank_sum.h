@@ -1,6 +1,8 @@
 // The sum that every transport makes of what ranks have: in fp32, rank 0 first, rounded once.
 #pragma once
 
+#include <cstddef>
+
 #include "engine/seams/comm.h"
 
 namespace snug {
