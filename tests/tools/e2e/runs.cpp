@@ -64,7 +64,9 @@ std::vector<pid_t> processes_of(pid_t pid) {
 }
 
 bool runs_still(pid_t pid) {
-  const std::string text = slurp("/proc/" + std::to_string(pid) + "/stat");
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");  // none: it is gone
+  std::string text;
+  std::getline(in, text);
   const size_t behind = text.rfind(") ");
   return behind != std::string::npos && text[behind + 2] != 'Z' && text[behind + 2] != 'X';
 }
