@@ -14,7 +14,7 @@ inline constexpr const char* kMpiLibraryVariable = "SNUG_LIBMPI";
 
 class MpiLibrary {
  public:
-  using Handle = void*;  // MPI_Comm, MPI_Datatype, MPI_Request, ...
+  using Handle = void*;                  // MPI_Comm, MPI_Datatype, MPI_Request, ...
   static constexpr int kSerialized = 2;  // MPI_THREAD_SERIALIZED
   static constexpr int kUndefined = -32766;
 

@@ -102,6 +102,11 @@ bool RunRanks::await_lead() {
   return !silent;
 }
 
+void RunRanks::fail_run(const std::string& why) {
+  give_up(why);
+  await_lead();
+}
+
 int RunRanks::end(const Error& error) {
   // What all ranks find wrong is rank 0's to say.
   for (int i = 0; !leads() && i < 300 && !group_->given_up(); ++i) {

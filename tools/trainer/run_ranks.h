@@ -55,11 +55,14 @@ class RunRanks {
   // of a rank that follows; rank 0 throws it.
   int end(const Error& error);
   void give_up(const std::string& why) { group_->give_up(why); }
+  // The same, at the end of this process.
+  void fail_run(const std::string& why);
+
+ private:
   // Of ranks that another launcher started, behind a bad end: rank 0 has ended too, with what it has to say,
   // or this takes no longer than kMercy. False: it cannot say it.
   bool await_lead();
 
- private:
   std::unique_ptr<Group> group_;
   std::unique_ptr<Transport> transport_;
   RankComm comm_;
