@@ -88,6 +88,7 @@ struct RunConfig {
   int64_t ranks = 1;                         // processes that share the work
   std::string zero = "auto";                 // auto | 0 | 1 | 2 | 3: what each keeps a piece of
   std::string link;                          // between ranks of a target; empty: pcie4
+  std::string transport = "auto";            // auto | local | mpi: between ranks
   double ddp_timeout = 600;                  // seconds that a rank waits for another
   std::string precision = "fp32";            // fp32 | tf32 | bf16 | fp16
   std::string attn_implementation = "auto";  // auto | own | cudnn

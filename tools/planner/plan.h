@@ -65,6 +65,7 @@ struct PlanRequest {
   // Ranks that share a step, each with as many windows, and what each keeps its piece of alone
   // (Decisions::zero). Bytes are those of one rank.
   int ranks = 1, zero = 0;
+  bool staged = false;        // ranks share no memory (Decisions::staged)
   PairDecision pairs;         // of a causal LM whose rows are pairs
   bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest

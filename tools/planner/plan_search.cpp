@@ -125,6 +125,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.packed_weights = r.packed_weights.value_or(WeightPacking::none);
   d.ranks = r.ranks;
   d.zero = r.global_batch > 0 ? r.zero : 0;
+  d.staged = r.staged;
   return d;
 }
 

@@ -113,6 +113,7 @@ Decisions of_block(const Decisions& d) {
   b.packed_weights = d.packed_weights;
   b.ranks = d.ranks;
   b.zero = d.zero;
+  b.staged = d.staged;
   return b;
 }
 
@@ -156,6 +157,7 @@ Decisions of_common(const Decisions& d) {
   c.packed_weights = d.packed_weights;
   c.ranks = d.ranks;
   c.zero = d.zero;
+  c.staged = d.staged;
   return c;
 }
 

@@ -50,7 +50,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
       ctx_(place, settings_for(settings, decisions)),
       comm_(comm) {
   if (place == Place::plan && decisions.ranks > 1) {
-    planned_comm_ = std::make_unique<RankComm>(decisions.ranks);
+    planned_comm_ = std::make_unique<RankComm>(decisions.ranks, decisions.staged);
     comm_ = planned_comm_.get();
   }
   require(

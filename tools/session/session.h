@@ -114,6 +114,8 @@ struct Decisions {
   // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
   // (StorePolicy::zero). With some neither weights nor gradients rest with the host.
   int ranks = 1, zero = 0;
+  // They share no memory: what they exchange passes through tensors (rank_comm.h).
+  bool staged = false;
 
   auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones
 };

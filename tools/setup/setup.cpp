@@ -417,6 +417,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.optimizer = optimizer_setup(config, *s.model, s.model_folder.empty());
   r.paged_states = pages_states(config);
   r.ranks = static_cast<int>(config.ranks);
+  r.staged = through_mpi(config);
   r.settings.threads = rank_threads(config);
   choose_device(r.settings, config.device, "device");
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
@@ -530,7 +531,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
   check_offload_embedding(config, r);
   if (r.ranks > 1)
     settle_ranks(config, r);
-  else if (config.zero != "auto" && config.zero != "0")
+  else if (config.transport == "mpi")
+    tell(stderr, "Note: transport: {} ({}) carries nothing: there is one rank.\n", config.transport,
+         config.where("transport"));
+  if (r.ranks == 1 && config.zero != "auto" && config.zero != "0")
     tell(stderr, "Note: zero: {} ({}) shares nothing: there is one rank.\n", config.zero,
          config.where("zero"));
   settle_update(config, r);

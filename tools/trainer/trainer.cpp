@@ -585,7 +585,7 @@ int train(const RunConfig& config) {
   int code = 1;
   try {
     code = TrainRun(config, ranks.get()).run();
-    if (ranks && code == 1) ranks->give_up("the run has failed");
+    if (ranks && code == 1) ranks->fail_run("the run has failed");
   } catch (const Error& error) {
     if (!ranks) throw;
     code = ranks->end(error);
