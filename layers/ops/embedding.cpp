@@ -108,11 +108,12 @@ struct TableRows {
 };
 
 // dwtt = or += its rows of dy: a sum for each chunk of rows and type in `partial`, then the chunks.
+// Types count from `first`; a row of another is passed over.
 template <class D>
-void add_types(int threads, const GradView& dwtt, const D* from, const View& types,
+void add_types(int threads, const GradView& dwtt, const D* from, const View& types, int64_t first,
                const View& partial, int64_t n, int64_t c) {
   const RowSplit split(n);
-  const int64_t width = dwtt.view.elements();
+  const int64_t width = dwtt.view.elements(), kinds = dwtt.view.shape[0];
   const auto* type = types.defined() ? types.as<const int32_t>() : nullptr;
   auto* sums = partial.as<float>();
   const auto add_row = pair_loops<float, D>().add;
@@ -120,8 +121,10 @@ void add_types(int threads, const GradView& dwtt, const D* from, const View& typ
     float* sum = sums + k * width;
     std::fill(sum, sum + width, 0.0f);
     const int64_t end = std::min(n, (k + 1) * split.rows);
-    for (int64_t row = k * split.rows; row < end; ++row)
-      add_row(sum + (type ? type[row] * c : 0), from + row * c, c);
+    for (int64_t row = k * split.rows; row < end; ++row) {
+      const int64_t kind = type ? type[row] - first : 0;
+      if (kind >= 0 && kind < kinds) add_row(sum + kind * c, from + row * c, c);
+    }
   });
   dispatch_gradient(dwtt.view, "dwtt", [&](auto gradient) {
     auto* to = dwtt.view.as<decltype(gradient)>();
@@ -170,7 +173,7 @@ void clear_table(int threads, const View& table) {
 
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
                        const View& wpe, const View& state, const View& document_start,
-                       const View& types, const View& wtt) {
+                       const View& types, const View& wtt, const View& front) {
   if (wte.shape.rank() != 2)
     fail(ErrorCode::shape, "wte of shape (Vp,C)", describe(wte), "check the weights");
   const int64_t vocabulary = wte.shape[0], c = wte.shape[1];
@@ -189,6 +192,10 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
     fail(ErrorCode::usage, "a table wtt for the types of the tokens",
          describe(types) + " and no wtt", "leave types undefined for a model without them");
   }
+  if (front.defined()) {
+    expect(front, "front", {{"K", front.shape[0]}, {"C", c}});
+    expect_dtype(front, "front", {wte.dtype});
+  }
   const int64_t n = y.shape[0], T = tokens.shape[1];
   const View& second = wpe.defined() ? wpe : wte;  // a dtype to dispatch on
   const RowLoops of_y = row_loops(y, "y"), of_wte = row_loops(wte, "wte"),
@@ -199,23 +206,28 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
          .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
   if (!op.run()) return;
   const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-  if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
+  const int64_t known = vocabulary + (front.defined() ? front.shape[0] : 0);
+  if (ctx.host_reads()) check_tokens(tokens, known, positions, first, document_start);
   if (ctx.host_reads() && document_start.defined())
     check_document_start(document_start, tokens.shape[0], T);
   if (ctx.host_reads() && types.defined()) check_types(types, kinds);
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {
-      embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start, types, wtt);
+      embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start, types, wtt, front);
     });
   const auto* ids = tokens.as<int32_t>();
   const auto* type = types.defined() ? types.as<int32_t>() : nullptr;
   const RowPositions position(first, T, document_start);
-  const TableRows to(y, c), token(wte, c), place(second, c), kind(wtt.defined() ? wtt : wte, c);
+  const TableRows to(y, c), words(wte, c), ahead(front.defined() ? front : wte, c),
+      place(second, c), kind(wtt.defined() ? wtt : wte, c);
+  const auto token = [=](int64_t id) {
+    return id < vocabulary ? words(id) : ahead(id - vocabulary);
+  };
   // f(row) for all rows. The rows of tokens lie anywhere: no hardware foresees them.
   const auto each_row = [&](auto&& f) {
     parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        if (row + kRowsAhead < n) call_near(token(ids[row + kRowsAhead]), token.bytes);
+        if (row + kRowsAhead < n) call_near(token(ids[row + kRowsAhead]), words.bytes);
         f(row);
       }
     });
@@ -311,7 +323,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     using D = decltype(tag);
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
-    if (want_type) add_types(ctx.threads(), dwtt, from, types, partial, n, c);
+    if (want_type) add_types(ctx.threads(), dwtt, from, types, 0, partial, n, c);
     const RowPositions position(first, T, document_start);
     const auto add_rounded = [&](const GradView& g, const auto& key) {
       auto* rows = order.view().as<int64_t>();
@@ -354,6 +366,36 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
         for (int64_t b = 0; b < B; ++b) add_row(sum, from + (b * T + t) * c, c);
       });
     }
+  });
+}
+
+void embedding_front_backward(Context& ctx, const GradView& dfront, const View& dy,
+                              const View& tokens, int64_t first) {
+  if (dy.shape.rank() != 2)
+    fail(ErrorCode::shape, "dy of shape (N,C)", describe(dy), "reshape it to rows and columns");
+  const int64_t n = dy.shape[0], c = dy.shape[1];
+  check_batch(dy, "dy", tokens, c);
+  const int64_t kinds = dfront.view.shape[0];
+  expect(dfront.view, "dfront", {{"K", kinds}, {"C", c}});
+  expect_gradient_dtype(ctx, dfront.view, "dfront");
+  expect_float(dy, "dy");
+  static const Name kPartial("embedding_front_backward.sums");
+  const Tensor partial =
+      ctx.tensor(kPartial, {most_row_chunks(n), kinds, c}, DType::f32, Category::workspace);
+  // Of rows of sequences, which each have K of them at most.
+  const int64_t named = std::min(n, tokens.shape[0] * kinds);
+  Op op(ctx, "embedding_front_backward",
+        {.flops = named * c,
+         .bytes = tokens.bytes() + named * c * size_of(dy.dtype) +
+                  (dfront.add ? 2 : 1) * dfront.view.bytes()});
+  if (!op.run()) return;
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      embedding_type_gradient_on(queue, dfront, dy, tokens, partial, first);
+    });
+  dispatch_float(dy, "dy", [&](auto tag) {
+    using D = decltype(tag);
+    add_types(ctx.threads(), dfront, dy.as<D>(), tokens, first, partial, n, c);
   });
 }
 

@@ -64,6 +64,7 @@ class TrainRun {
   void prepare_gpu();
   void note_free();
   void set_rate();
+  int64_t text_length() const;
   int64_t targets_of_step() const;
   void skip_step();
   // What left a step without a target, and where that was said.
