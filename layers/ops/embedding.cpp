@@ -173,7 +173,7 @@ void clear_table(int threads, const View& table) {
 
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
                        const View& wpe, const View& state, const View& document_start,
-                       const View& types, const View& wtt, const View& front) {
+                       const View& types, const View& wtt, const FrontRows& front) {
   if (wte.shape.rank() != 2)
     fail(ErrorCode::shape, "wte of shape (Vp,C)", describe(wte), "check the weights");
   const int64_t vocabulary = wte.shape[0], c = wte.shape[1];
@@ -192,21 +192,25 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
     fail(ErrorCode::usage, "a table wtt for the types of the tokens",
          describe(types) + " and no wtt", "leave types undefined for a model without them");
   }
-  if (front.defined()) {
-    expect(front, "front", {{"K", front.shape[0]}, {"C", c}});
-    expect_dtype(front, "front", {wte.dtype});
+  const bool in_front = front.table.defined();
+  if (in_front) {
+    expect(front.table, "front", {{"K", front.table.shape[0]}, {"C", c}});
+    expect_dtype(front.table, "front", {wte.dtype});
   }
+  require(in_front || front.beside == 1.0f, "rows that are not multiplied where others are");
   const int64_t n = y.shape[0], T = tokens.shape[1];
   const View& second = wpe.defined() ? wpe : wte;  // a dtype to dispatch on
   const RowLoops of_y = row_loops(y, "y"), of_wte = row_loops(wte, "wte"),
                  of_wpe = row_loops(second, "wpe");
   const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
-  Op op(ctx, "embedding_forward",
-        {.flops = ((wpe.defined() ? 1 : 0) + (wtt.defined() ? 1 : 0)) * n * c,
-         .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
+  Op op(
+      ctx, "embedding_forward",
+      {.flops = (int64_t{wpe.defined()} + int64_t{wtt.defined()} + int64_t{front.beside != 1.0f}) *
+                n * c,
+       .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
   if (!op.run()) return;
   const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-  const int64_t known = vocabulary + (front.defined() ? front.shape[0] : 0);
+  const int64_t known = vocabulary + (in_front ? front.table.shape[0] : 0);
   if (ctx.host_reads()) check_tokens(tokens, known, positions, first, document_start);
   if (ctx.host_reads() && document_start.defined())
     check_document_start(document_start, tokens.shape[0], T);
@@ -218,8 +222,8 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
   const auto* ids = tokens.as<int32_t>();
   const auto* type = types.defined() ? types.as<int32_t>() : nullptr;
   const RowPositions position(first, T, document_start);
-  const TableRows to(y, c), words(wte, c), ahead(front.defined() ? front : wte, c),
-      place(second, c), kind(wtt.defined() ? wtt : wte, c);
+  const TableRows to(y, c), words(wte, c), ahead(in_front ? front.table : wte, c), place(second, c),
+      kind(wtt.defined() ? wtt : wte, c);
   const auto token = [=](int64_t id) {
     return id < vocabulary ? words(id) : ahead(id - vocabulary);
   };
@@ -232,7 +236,7 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
       }
     });
   };
-  if (!wtt.defined() && wte.dtype == y.dtype && second.dtype == y.dtype) {
+  if (!wtt.defined() && front.beside == 1.0f && wte.dtype == y.dtype && second.dtype == y.dtype) {
     dispatch_float(y, "y", [&](auto tag) {
       using V = decltype(tag);
       const auto sum = float_loops<V>().sum;
@@ -255,6 +259,8 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
     for (int64_t at = 0; at < c; at += kPiece) {
       const int64_t m = std::min(kPiece, c - at);
       of_wte.widen(sum, token(ids[row]), at, m);
+      for (int64_t i = 0; i < m && ids[row] < vocabulary && front.beside != 1.0f; ++i)
+        sum[i] *= front.beside;
       if (wtt.defined()) of_wte.add(sum, kind(type ? type[row] : 0), at, m);
       if (wpe.defined()) of_wpe.add(sum, place(position(row)), at, m);
       of_y.round(to(row), at, sum, m);

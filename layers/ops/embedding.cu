@@ -24,7 +24,7 @@ __global__ void embedding_forward_kernel(Y* y, const int32_t* ids, const W* wte,
                                          RowPlaces place, int64_t rows, int64_t c,
                                          int64_t vocabulary, int64_t positions, RowTypes type_of,
                                          const W* wtt, int64_t kinds, const W* front,
-                                         int64_t in_front) {
+                                         int64_t in_front, float beside) {
   const int64_t pieces = c / N, stride = blocks() * threads();
   for (int64_t i = block() * threads() + thread(); i < rows * pieces; i += stride) {
     const int64_t row = i / pieces, channel = i % pieces * N;
@@ -41,7 +41,8 @@ __global__ void embedding_forward_kernel(Y* y, const int32_t* ids, const W* wte,
       Pack<W, N> t{};
       if (wtt) t = Pack<W, N>::load(wtt + type * c + channel);
       for (int k = 0; k < N; ++k) {
-        const float sum = wtt ? to_f32(w[k]) + to_f32(t[k]) : to_f32(w[k]);
+        const float own = id < vocabulary ? to_f32(w[k]) * beside : to_f32(w[k]);
+        const float sum = wtt ? own + to_f32(t[k]) : own;
         out[k] = from_f32<Y>(wpe ? sum + to_f32(p[k]) : sum);
       }
     }
@@ -163,12 +164,12 @@ constexpr int kWide = 8;  // a vector of 16-bit values, two of floats
 template <class Queue>
 void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const View& wte,
                           const View& wpe, const View& state, const View& document_start,
-                          const View& types, const View& wtt, const View& front, int threads) {
+                          const View& types, const View& wtt, const FrontRows& front, int threads) {
   constexpr int kVectorsPerThread = 2;
   const int64_t n = y.shape[0], c = y.shape[1];
   const bool wide = c % kWide == 0 && aligned_to_vectors(y.data) && aligned_to_vectors(wte.data) &&
                     aligned_to_vectors(wpe.data) && aligned_to_vectors(wtt.data) &&
-                    aligned_to_vectors(front.data);
+                    aligned_to_vectors(front.table.data);
   const RowTypes type_of{types.defined() ? types.as<const int32_t>() : nullptr, 0};
   const int64_t pieces = n * c / (wide ? kWide : 1);
   dispatch_float(y, "y", [&](auto y_tag) {
@@ -188,8 +189,8 @@ void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const
             wpe.defined() ? wpe.shape[0] : 0, type_of,
             wtt.defined() ? wtt.as<const W>() : static_cast<const W*>(nullptr),
             wtt.defined() ? wtt.shape[0] : 0,
-            front.defined() ? front.as<const W>() : static_cast<const W*>(nullptr),
-            front.defined() ? front.shape[0] : 0);
+            front.table.defined() ? front.table.as<const W>() : static_cast<const W*>(nullptr),
+            front.table.defined() ? front.table.shape[0] : 0, front.beside);
       });
     });
   });
@@ -267,8 +268,8 @@ void embedding_type_gradient_on(Queue& queue, const GradView& dwtt, const View& 
 template void embedding_type_gradient_on(simt::Queue&, const GradView&, const View&, const View&,
                                          const View&, int64_t, int);
 template void embedding_forward_on(simt::Queue&, const View&, const View&, const View&, const View&,
-                                   const View&, const View&, const View&, const View&, const View&,
-                                   int);
+                                   const View&, const View&, const View&, const View&,
+                                   const FrontRows&, int);
 template void embedding_backward_on(simt::Queue&, const GradView&, const GradView&, const View&,
                                     const View&, const View&, const View&, const View&, int);
 

@@ -6,19 +6,20 @@
 //           dwpe[p][c] = or += sum of dy[n][c] over the rows n at position p, in order of n
 //           dwtt[k][c] = or += sum of dy[n][c] over the rows n of type k
 //           Virtual tokens (prompt tuning): a token V + k, V being the rows of wte, reads row k of
-//           `front` in place of one of wte. dfront[k][c] = or += sum of dy[n][c] over the rows n whose
+//           front.table in place of one of wte, whose rows are multiplied by front.beside, which these
+//           are not (Gemma's). dfront[k][c] = or += sum of dy[n][c] over the rows n whose
 //           token is first + k.
 //           With document_start, positions begin anew with every document: p(b,t) = position + t -
 //           document_start[b][t], as the position ids of transformers' packed batches.
 // Shapes    y, dy (N,C) with N = B*T; tokens (B,T) i32; wte (Vp,C); wpe (P,C), or undefined: no
 //           learned positions; state: the StepState, whose `position` the first column has, or
 //           undefined: 0; document_start (B,T) i32 (document_start.h), or undefined; wtt (K,C), or
-//           undefined: no types; front (K,C), or undefined: no virtual tokens; types (B,T) i32, or undefined: type 0 everywhere (RoBERTa). dwte
+//           undefined: no types; front.table (K,C), or undefined: no virtual tokens; types (B,T) i32, or undefined: type 0 everywhere (RoBERTa). dwte
 //           (Vp,C), dwpe (P,C), dwtt (K,C); an undefined view is not wanted.
 // Offset    positions that begin at row r of a table (RoBERTa: padding_idx + 1) are wpe.rows(r, P -
 //           r), and dwpe likewise. The rows before are not touched, by an assigned gradient neither:
 //           who owns it makes them zero.
-// dtypes    y, dy, wte, wpe each f32, bf16 or f16, wtt and front as wte; the sum is float, rounded once. dwte,
+// dtypes    y, dy, wte, wpe each f32, bf16 or f16, wtt and front.table as wte; the sum is float, rounded once. dwte,
 //           dwpe, dwtt: f32 or bf16 each.
 // Accumulation  a gradient with add = false is assigned: zero in the rows that no token names.
 //           In f32 the rows are added one by one to what is there. In bf16 they are summed in
@@ -42,9 +43,15 @@
 
 namespace snug {
 
+// Rows of virtual tokens, and what those of wte are multiplied by beside them.
+struct FrontRows {
+  View table = {};
+  float beside = 1.0f;
+};
+
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
                        const View& wpe, const View& state, const View& document_start = {},
-                       const View& types = {}, const View& wtt = {}, const View& front = {});
+                       const View& types = {}, const View& wtt = {}, const FrontRows& front = {});
 
 void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe, const View& dy,
                         const View& tokens, const View& state, const View& document_start = {},

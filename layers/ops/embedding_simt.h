@@ -26,7 +26,7 @@ namespace snug {
 template <class Queue>
 void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const View& wte,
                           const View& wpe, const View& state, const View& document_start = {},
-                          const View& types = {}, const View& wtt = {}, const View& front = {},
+                          const View& types = {}, const View& wtt = {}, const FrontRows& front = {},
                           int threads = 128);
 
 inline constexpr int kSortedRows = 1024;  // of a tile

@@ -28,11 +28,12 @@ void forward(Context& ctx, Pass& p, const Tables& t) {
   const View wtt = t.wtt >= 0 ? rt.params.acquire(ctx, t.wtt) : View();
   const View front = t.front.param >= 0 ? rt.params.acquire(ctx, t.front.param) : View();
   embedding_forward(ctx, y, rt.tokens, wte, wpe, rt.state, rt.document_start,
-                    wtt.defined() ? rt.token_types : View(), wtt, front);
+                    wtt.defined() ? rt.token_types : View(), wtt,
+                    front.defined() ? FrontRows{front, t.scale} : FrontRows{});
   for (const int table : {t.wte, t.wpe, t.wtt, t.front.param})
     if (table >= 0) rt.params.release(ctx, table);
   if (t.sum) t.sum->forward(ctx, p, y);
-  if (t.scale != 1.0f) scale(ctx, y, t.scale);
+  if (t.scale != 1.0f && !front.defined()) scale(ctx, y, t.scale);
   if (p.mode() == PassMode::train && t.dropout > 0.0f)
     dropout_forward(ctx, y, y, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
 }
@@ -42,7 +43,7 @@ void backward(Context& ctx, Pass& p, const Tables& t) {
   const View dy = p.gradient(t.y);
   if (t.dropout > 0.0f)
     dropout_backward(ctx, dy, dy, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
-  if (t.scale != 1.0f) scale(ctx, dy, t.scale);
+  if (t.scale != 1.0f && t.front.param < 0) scale(ctx, dy, t.scale);
   if (t.sum) t.sum->backward(ctx, p, dy);
   if (const int front = t.front.param; front >= 0 && rt.grads->wants(front)) {
     embedding_front_backward(ctx, rt.grads->open(ctx, front), dy, rt.tokens, t.V);

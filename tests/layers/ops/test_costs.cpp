@@ -79,11 +79,11 @@ const Row kRows[] = {
      [](Context& ctx, Maker& t) {
        embedding_forward(ctx, t("y", {N, C}, kHalf), t("tokens", {B, T}, DType::i32),
                          t("wte", {50, C}, kHalf), View(), t.state(), {}, {}, {},
-                         t("front", {2, C}, kHalf));
+                         {t("front", {2, C}, kHalf), 2.0f});
        embedding_front_backward(ctx, {t("dfront", {2, C}), false}, t("dy", {N, C}, kHalf),
                                 t("ids", {B, T}, DType::i32), 50);
      },
-     {{"embedding_forward", 0, 4 * N + 2 * NC + 2 * NC},
+     {{"embedding_forward", NC, 4 * N + 2 * NC + 2 * NC},
       {"embedding_front_backward", 2 * B* C, 4 * N + 2 * (2 * B) * C + 4 * 2 * C}}},
     {"and its type's, of a table that stays near",
      [](Context& ctx, Maker& t) {

@@ -152,9 +152,11 @@ TEST(Embedding, TokensInFrontMatchTheReference) {
         const DType to = s.c % 2 == 0 ? DType::bf16 : DType::f32;
         const int64_t n = s.b * s.t, K = 3;
         const Values tokens = index_values(n, s.vocabulary + K, 1);
-        const Values both = normal_values((s.vocabulary + K) * s.c, 2, t);
+        Values both = normal_values((s.vocabulary + K) * s.c, 2, t);
         const auto split = both.begin() + s.vocabulary * s.c;
         const Values wte(both.begin(), split), front(split, both.end());
+        const float beside = add ? 1.0f : 5.5f;  // of those of the vocabulary alone
+        std::for_each(both.begin(), split, [&](double& x) { x *= static_cast<double>(beside); });
         const Values wpe = normal_values(s.positions * s.c, 3, t),
                      dy = normal_values(n * s.c, 4, t);
         const Values before = normal_values(K * s.c, 5, to);
@@ -164,7 +166,7 @@ TEST(Embedding, TokensInFrontMatchTheReference) {
           embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens,
                             c.input("wte", {s.vocabulary, s.c}, t, wte),
                             c.input("wpe", {s.positions, s.c}, t, wpe), c.step_state(state), {}, {},
-                            {}, c.input("front", {K, s.c}, t, front));
+                            {}, {c.input("front", {K, s.c}, t, front), beside});
           embedding_front_backward(
               c.ctx(),
               {add ? c.inout("dfront", {K, s.c}, to, before) : c.output("dfront", {K, s.c}, to),
