@@ -192,6 +192,27 @@ def tokenizers_to_try():
     yield "words", t
 
 
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+FLAG_TEXTS = ["ab", " ab ", "xab", "abx", "ab_", "_ab", "ab1", "AB ab Ab", "\tab\n\n c", "  ab  ab  ", "\u00e9ab", "ab\u4e2d",
+              "abab", "a b", "ab-ab", "-ab.", "ab\u3000", "\u3000 ab", "abba", "cab ab c", "ab ba", "abcd", "ab cd", "cdab",
+              "x cd ab", ""]
+
+
+def flagged():
+    """Every set of flags of an added token, and one beside it that is longer and starts alike."""
+    for bits in range(16):
+        flags = {f: bool(bits >> i & 1) for i, f in enumerate(FLAGS)}
+        letters = {c: i for i, c in enumerate(["u", "a", "b", "c", "d", "x", " ", "\n", "_", "-"])}
+        t = with_parts(
+            normalizer={"type": "Lowercase"},
+            pre_tokenizer={"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
+            model={"type": "WordLevel", "vocab": letters, "unk_token": "u"},
+            added_tokens=[{"id": 20, "content": "ab", "special": False, **flags},
+                          {"id": 21, "content": "abcd", "special": bits % 2 == 0,
+                           **{f: not flags[f] if f != "normalized" else flags[f] for f in FLAGS}}])
+        yield "flags " + " ".join(f for f in FLAGS if flags[f]), t
+
+
 def trained_lines(tokenizer):
     tokenizer.train_from_iterator(
         [line for line in CORPUS.split("\n")],
@@ -250,9 +271,9 @@ def main():
                 "type": "WordLevel", "unk_token": "a", "vocab": {p: i for i, p in enumerate(PIECES)}})
             cases.append([tokens, made.decode([PIECES.index(p) for p in tokens])])
         golden["decoders"].append({"json": part, "cases": cases})
-    for name, t in tokenizers_to_try():
+    for name, t, tried in [(*made, texts) for made in tokenizers_to_try()] + [(*made, FLAG_TEXTS) for made in flagged()]:
         cases = []
-        for text in texts:
+        for text in tried:
             ids = t.encode(text, add_special_tokens=False).ids
             cases.append([text, ids, t.decode(ids, skip_special_tokens=False)])
         pair = t.encode("The boat", "of the sea")

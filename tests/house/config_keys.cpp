@@ -4,6 +4,7 @@
 #include <cctype>
 #include <map>
 #include <set>
+#include <string_view>
 
 namespace snug::house {
 namespace {
@@ -32,9 +33,12 @@ bool calls(const std::string& text, const std::string& function) {
 }
 
 // config.field, config().field, config_.field or c.field: another object's field of that name is
-// no reading of the key.
+// no reading of the key. &RunConfig::field, by which a table reads it, is one.
 bool reads(const std::string& text, const std::string& field) {
+  constexpr std::string_view kMember = "&RunConfig::";
   return any_word(text, field, [&](size_t at) {
+    if (at >= kMember.size() && text.compare(at - kMember.size(), kMember.size(), kMember) == 0)
+      return true;
     if (at == 0 || text[at - 1] != '.' || text[at + field.size()] == '(') return false;
     size_t end = at - 1;
     if (end >= 2 && text.compare(end - 2, 2, "()") == 0) end -= 2;

@@ -349,6 +349,7 @@ TEST(HouseCatches, KeyWithoutEffectOrTest) {
       with("tools/trainer/a.cpp",
            "config.max_steps_2; max_steps; config.max_steps(); metrics.max_steps; resolve_sizes()"),
       "max_steps: nothing reads it");
+  EXPECT_CLEAN(with("tools/trainer/a.cpp", "&RunConfig::max_steps; resolve_sizes(config)"));
   expect_caught(with("tools/config/check_config.cpp", "c.power"), "power: nothing reads it");
   expect_caught(with("tools/trainer/a.cpp", "config.max_steps"), "power: nothing reads it");
   expect_caught(with("tests/tools/a.cpp", "max_steps, powers, kw"), "power: no test");

@@ -51,8 +51,8 @@ Pinned pinned() {
   Pinned p;
   p.global_batch = 6;
   p.T = 32;
-  p.micro_batch = 3;
-  p.head_rows = 64;
+  p.decisions.micro_batch = 3;
+  p.decisions.head_rows = 64;
   p.threads = 1;
   return p;
 }

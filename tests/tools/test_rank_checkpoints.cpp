@@ -129,8 +129,8 @@ Pinned pinned() {
   Pinned p;
   p.global_batch = 6;
   p.T = 12;
-  p.micro_batch = 1;
-  p.head_rows = 16;
+  p.decisions.micro_batch = 1;
+  p.decisions.head_rows = 16;
   p.threads = 1;
   return p;
 }

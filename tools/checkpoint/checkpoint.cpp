@@ -21,6 +21,7 @@
 #include "optim/percentile.h"
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/checkpoint/saved_state.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/kernel_choices.h"
 
 namespace snug {
@@ -39,16 +40,6 @@ nlohmann::json watch_json(const LossWatch::State& s) {
       {"lowest", s.lowest},       {"lowest_step", s.lowest_step}, {"norm_said", s.norm_said},
       {"loss_said", s.loss_said}, {"norm_unsaid", s.norm_unsaid}, {"loss_unsaid", s.loss_unsaid},
       {"diverged", s.diverged}};
-}
-
-// f32 in checkpoints from before there was a choice.
-DType read_gradients(const nlohmann::json& pinned, const std::string& where) {
-  if (!pinned.contains("gradients")) return DType::f32;
-  const std::string name = get_string(pinned, "gradients", where);
-  for (const DType t : {DType::f32, DType::bf16})
-    if (name == to_string(t)) return t;
-  fail(ErrorCode::data, fmt::format("gradients f32 or bf16 in {}", where), name,
-       "resume from another checkpoint");
 }
 
 // Of a run at `step`: what counts steps is not above it.
@@ -140,6 +131,32 @@ void read_preferences(const nlohmann::json& j, const std::string& path, Preferen
   if (j.contains("window_rewards")) read("window_rewards", to.range, to.range.size());
 }
 
+nlohmann::json pinned_json(const Pinned& pinned) {
+  nlohmann::json j = {{"seed", pinned.seed},
+                      {"data_seed", pinned.data_seed},
+                      {"train_tokens", pinned.train_tokens},
+                      {"train_samples", pinned.train_samples},
+                      {"data", pinned.data},
+                      {"global_batch", pinned.global_batch},
+                      {"max_length", pinned.T},
+                      {"packing_boundaries", pinned.packing_boundaries},
+                      {"threads", pinned.threads},
+                      {"precision", pinned.precision},
+                      {"optimizer", pinned.optimizer},
+                      {"instruction_set", pinned.instruction_set},
+                      {"kernels", choices_json(pinned.kernels)},
+                      {"attention", pinned.attention},
+                      {"computes_on", computes_on_json(pinned.computes_on)},
+                      {"matmul_autotune", pinned.matmul_autotune},
+                      {"model", pinned.model},
+                      {"frozen", pinned.frozen},
+                      {"adapters", pinned.adapters},
+                      {"base", pinned.base}};
+  for (const Decision& row : decision_table())
+    if (row.at_resume != AtResume::free) j[row.name] = row.json(pinned.decisions);
+  return j;
+}
+
 }  // namespace
 
 nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned,
@@ -176,31 +193,7 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
           {"evaluation_due", at.evaluation_due},
           {"loss_watch", watch_json(at.watch)},
           {"hyperparameters", hyperparameters},
-          {"pinned",
-           {{"seed", pinned.seed},
-            {"data_seed", pinned.data_seed},
-            {"train_tokens", pinned.train_tokens},
-            {"train_samples", pinned.train_samples},
-            {"data", pinned.data},
-            {"global_batch", pinned.global_batch},
-            {"max_length", pinned.T},
-            {"packing_boundaries", pinned.packing_boundaries},
-            {"micro_batch", pinned.micro_batch},
-            {"head_rows", pinned.head_rows},
-            {"gradients", to_string(pinned.gradients)},
-            {"threads", pinned.threads},
-            {"precision", pinned.precision},
-            {"optimizer", pinned.optimizer},
-            {"instruction_set", pinned.instruction_set},
-            {"recompute", pinned.recompute},
-            {"kernels", choices_json(pinned.kernels)},
-            {"attention", pinned.attention},
-            {"computes_on", computes_on_json(pinned.computes_on)},
-            {"matmul_autotune", pinned.matmul_autotune},
-            {"model", pinned.model},
-            {"frozen", pinned.frozen},
-            {"adapters", pinned.adapters},
-            {"base", pinned.base}}}};
+          {"pinned", pinned_json(pinned)}};
 }
 
 std::optional<std::string> latest_checkpoint(const std::string& output_dir) {
@@ -326,15 +319,15 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
          fmt::format("{} samples at step {}, {} a step of {} tokens", at.samples, at.step,
                      c.pinned.global_batch, c.pinned.T),
          "resume from another checkpoint");
-  c.pinned.micro_batch = get_int_in(p, "micro_batch", where, 1, c.pinned.global_batch);
-  c.pinned.head_rows = get_int_in(p, "head_rows", where, 1, INT64_MAX);
-  c.pinned.gradients = read_gradients(p, where);
+  get_int_in(p, "micro_batch", where, 1, c.pinned.global_batch);
+  for (const Decision& row : decision_table())
+    if (row.at_resume != AtResume::free)
+      row.read(p, where, "resume from another checkpoint", c.pinned.decisions);
   c.pinned.threads = get_int_in(p, "threads", where, 1, INT64_MAX);
   c.pinned.precision = get_string(p, "precision", where);
   if (c.pinned.precision == "fp16") read_scaling(c, j, path);
   c.pinned.optimizer = get_string(p, "optimizer", where);
   c.pinned.instruction_set = get_string(p, "instruction_set", where);
-  c.pinned.recompute = get_string(p, "recompute", where);
   c.pinned.model = get_string(p, "model", where);
   if (p.contains("frozen")) c.pinned.frozen = get_string(p, "frozen", where);
   if (p.contains("adapters")) c.pinned.adapters = get_string(p, "adapters", where);

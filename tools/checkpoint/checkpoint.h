@@ -70,9 +70,9 @@ struct Pinned {
   ComputesOn computes_on;  // of a run on a GPU
   // Whether its algorithms were to be measured, which is not to say that there were any to measure.
   bool matmul_autotune = false;
-  int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
-  std::string precision, optimizer, instruction_set, recompute;
-  DType gradients = DType::f32;
+  int64_t seed = 0, global_batch = 0, T = 0, threads = 0;
+  Decisions decisions;  // of them those that a resume holds to, or is told of (decision_table.h)
+  std::string precision, optimizer, instruction_set;
   double init_scale = 0;  // of a run with dynamic loss scaling, else 0
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
   bool packing_boundaries = false;

@@ -17,6 +17,7 @@
 #include "tools/config/make_schedule.h"
 #include "tools/config/optimizer_name.h"
 #include "tools/planner/attention_choice.h"
+#include "tools/planner/decision_table.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
 #include "tools/setup/pinned_kernels.h"
@@ -54,16 +55,13 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.global_batch = samples_per_step(setup.request);
   p.T = setup.request.T;
   p.packing_boundaries = setup.request.packing_boundaries;
-  p.micro_batch = decisions.micro_batch;
-  p.head_rows = decisions.head_rows;
-  p.gradients = decisions.gradients;
+  p.decisions = decisions;
   p.threads = setup.request.settings.threads;
   p.precision = config.precision;
   if (no_master(setup.model->precision())) p.precision += kWithoutMaster;
   if (config.precision == "fp16" && config.loss_scale == 0) p.init_scale = config.init_scale;
   p.optimizer = optimizer_name(config).text();  // wherever its states rest
   p.instruction_set = plan_instruction_set();
-  p.recompute = decisions.recompute;
   p.computes_on = setup.request.computes_on;
   p.matmul_autotune = config.matmul_autotune;
   p.model = model_fingerprint(setup.model->spec());
@@ -125,10 +123,51 @@ Place ran_on(const Pinned& pinned) {
   return gpu ? Place::cuda : Place::cpu;
 }
 
+namespace {
+
+// What a new run begins with: a checkpoint of adapters is no model.
+std::string new_run_from(const Checkpoint& c) {
+  return (c.pinned.adapters.empty() ? "model=" : "adapter=") + c.folder;
+}
+
+// Takes over a decision of the checkpoint. Throws usage where the request has another, or lacks the
+// permission that the planner needs to make it.
+void pin(const Checkpoint& c, const Decision& row, RunSetup& setup) {
+  const auto& allow = setup.config.allow;
+  const Decisions& pinned = c.pinned.decisions;
+  const std::string before = row.text(pinned), asked = row.asked_for(setup.request);
+  // Where the key is what there is at most, pinned is that, or all the rows there were, which
+  // evaluation may have made more of than a micro-batch has.
+  const bool all = row.at_most && !asked.empty() && std::stoll(before) < std::stoll(asked) &&
+                   std::stoll(before) >= pinned.micro_batch * c.pinned.T;
+  if (!asked.empty() && asked != before && !all) {
+    if (row.key != nullptr)
+      fail(ErrorCode::usage, fmt::format("{} as in {}: {}", row.key, c.folder, before), asked,
+           fmt::format("{}={}, or a new run from {}", row.key, before, new_run_from(c)));
+    fail(ErrorCode::usage, fmt::format("{} as in {}", row.in_words(pinned), c.folder),
+         fmt::format("{} as in the plan {}", fmt::format(fmt::runtime(row.words), asked),
+                     setup.config.plan),
+         fmt::format("another plan, or {} to go on with those of the plan",
+                     allow_text(allow, {row.name})));
+  }
+  row.fix(pinned, setup.request);
+  const auto given = [&](const char* word) {
+    return std::find(allow.begin(), allow.end(), word) != allow.end();
+  };
+  if (row.permission != nullptr && !row.same(pinned, {}) && !given(row.permission))
+    fail(ErrorCode::usage,
+         fmt::format("the permission of {}, whose {} are in {}: {}", c.folder, row.name, before,
+                     row.permission),
+         fmt::format("allow: [{}]", fmt::join(allow, ", ")),
+         fmt::format("{}, or {} to go on with them in {}", allow_text(allow, {row.permission}),
+                     allow_text(allow, {row.name}), row.text({})));
+}
+
+}  // namespace
+
 void apply_pins(const Checkpoint& c, RunSetup& setup) {
   PlanRequest& r = setup.request;
-  // What a new run begins with: a checkpoint of adapters is no model.
-  const std::string begin = (c.pinned.adapters.empty() ? "model=" : "adapter=") + c.folder;
+  const std::string begin = new_run_from(c);
   const auto same = [&](bool equal, const char* key, const std::string& before,
                         const std::string& now) {
     if (!equal)
@@ -188,37 +227,10 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     const auto& list = setup.config.allow;
     return std::find(list.begin(), list.end(), permission) != list.end();
   };
-  if (r.micro_batch > 0 && !allowed("micro_batch"))
-    same_number(c.pinned.micro_batch, "per_device_train_batch_size", r.micro_batch);
-  // The key is what there is at most: pinned is that, or all the rows there were, which evaluation
-  // may have made more of than a micro-batch has.
-  const int64_t pinned_rows = c.pinned.head_rows;
-  const bool all_rows =
-      pinned_rows < r.head_rows && pinned_rows >= c.pinned.micro_batch * c.pinned.T;
-  if (r.head_rows > 0 && !allowed("head_rows") && !all_rows)
-    same_number(pinned_rows, "head_rows", r.head_rows);
   // A permission unpins: the key, if set, or the planner then decides.
   r.pinned = !allowed("micro_batch") || !allowed("head_rows");
-  if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
-  if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
-  if (!allowed("gradients")) {
-    if (r.gradients && *r.gradients != c.pinned.gradients)
-      fail(ErrorCode::usage,
-           fmt::format("gradients in {} as in {}", to_string(c.pinned.gradients), c.folder),
-           fmt::format("gradients in {} as in the plan {}", to_string(*r.gradients),
-                       setup.config.plan),
-           fmt::format("another plan, or {} to go on with those of the plan",
-                       allow_text(setup.config.allow, {"gradients"})));
-    r.gradients = c.pinned.gradients;
-    if (c.pinned.gradients != DType::f32 && !allowed("bf16_gradients"))
-      fail(ErrorCode::usage,
-           fmt::format("the permission of {}, whose gradients are in {}: bf16_gradients", c.folder,
-                       to_string(c.pinned.gradients)),
-           fmt::format("allow: [{}]", fmt::join(setup.config.allow, ", ")),
-           fmt::format("{}, or {} to go on with them in f32",
-                       allow_text(setup.config.allow, {"bf16_gradients"}),
-                       allow_text(setup.config.allow, {"gradients"})));
-  }
+  for (const Decision& row : decision_table())
+    if (row.at_resume == AtResume::pinned && !allowed(row.name)) pin(c, row, setup);
   // The kernels of the two places differ in the last bits, so the place is pinned with them.
   const char* const before = device_word(ran_on(c.pinned));
   if (r.settings.target != ran_on(c.pinned)) {
@@ -256,10 +268,9 @@ std::string pinned_text(const Checkpoint& c, const std::vector<std::string>& all
     return std::find(allow.begin(), allow.end(), permission) == allow.end();
   };
   std::string text;
-  if (fixed("micro_batch")) text = fmt::format("micro-batches of {}", c.pinned.micro_batch);
-  if (fixed("head_rows"))
-    text +=
-        fmt::format("{}head chunks of {} rows", text.empty() ? "" : " and ", c.pinned.head_rows);
+  for (const Decision& row : decision_table())
+    if (row.at_resume == AtResume::pinned && row.key != nullptr && fixed(row.name))
+      text += (text.empty() ? "" : " and ") + row.in_words(c.pinned.decisions);
   return text.empty() ? text : fmt::format("{}, which {} pins", text, c.folder);
 }
 

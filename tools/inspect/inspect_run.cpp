@@ -8,6 +8,7 @@
 #include "engine/io/json.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/inspect/kinds.h"
+#include "tools/planner/decision_table.h"
 #include "tools/trainer/line_file.h"
 
 namespace snug {
@@ -22,21 +23,19 @@ Facts pinned_facts(const Pinned& p) {
                  {"data_seed", p.data_seed},
                  {"global_batch", p.global_batch},
                  {"max_length", p.T},
-                 {"packing_boundaries", p.packing_boundaries},
-                 {"micro_batch", p.micro_batch},
-                 {"head_rows", p.head_rows},
-                 {"gradients", to_string(p.gradients)},
-                 {"threads", p.threads},
-                 {"precision", p.precision},
-                 {"optimizer", p.optimizer},
-                 {"instruction_set", p.instruction_set},
-                 {"recompute", p.recompute},
-                 {"attention", p.attention},
-                 {"kernels", kernels},
-                 {"model", p.model},
-                 {"data", p.data},
-                 {"train_tokens", p.train_tokens},
-                 {"train_samples", p.train_samples}};
+                 {"packing_boundaries", p.packing_boundaries}};
+  for (const Decision& row : decision_table())
+    if (row.at_resume != AtResume::free) facts[row.name] = row.json(p.decisions);
+  facts.update({{"threads", p.threads},
+                {"precision", p.precision},
+                {"optimizer", p.optimizer},
+                {"instruction_set", p.instruction_set},
+                {"attention", p.attention},
+                {"kernels", kernels},
+                {"model", p.model},
+                {"data", p.data},
+                {"train_tokens", p.train_tokens},
+                {"train_samples", p.train_samples}});
   if (p.computes_on.defined()) {
     facts["gpu"] = p.computes_on.gpu;
     facts["libraries"] = describe(p.computes_on);

@@ -7,7 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
-#include "tools/planner/residence.h"
+#include "tools/planner/decision_table.h"
 
 namespace snug {
 namespace {
@@ -26,26 +26,6 @@ const ComparedPlan* first_plan(const Comparison& all) {
 std::string change(int64_t bytes) {
   if (bytes == 0) return "as much";
   return fmt::format("{} {}", human_bytes(bytes < 0 ? -bytes : bytes), bytes > 0 ? "less" : "more");
-}
-
-// What of the choices differs, in words: "micro-batches of 8 instead of 4".
-std::string spent_on(const Decisions& from, const Decisions& to) {
-  std::string out;
-  const auto add = [&](const std::string& text) { out += (out.empty() ? "" : ", ") + text; };
-  if (from.micro_batch != to.micro_batch)
-    add(fmt::format("micro-batches of {} instead of {}", to.micro_batch, from.micro_batch));
-  if (from.head_rows != to.head_rows)
-    add(fmt::format("chunks of {} logit rows instead of {}", to.head_rows, from.head_rows));
-  if (from.recompute != to.recompute)
-    add(fmt::format("recompute {} instead of {}", to.recompute, from.recompute));
-  for (const ResidenceKey& key : residence_keys())
-    if (from.*key.decided != to.*key.decided) add(to.*key.decided ? key.on_host : key.on_device);
-  if (from.offload != to.offload)
-    add(fmt::format("offload {} instead of {}", to.offload, from.offload));
-  if (from.packed_weights != to.packed_weights) add("another choice of packed weights");
-  if (from.update_in_backward != to.update_in_backward)
-    add(to.update_in_backward ? "updates in backward" : "updates behind backward");
-  return out;
 }
 
 // Of gradients and states nothing: what the batch and the model's shapes make.
@@ -126,7 +106,7 @@ std::string saving_text(const Comparison& all, const ComparedPlan& one) {
   const int64_t state = bytes_of(a, Category::optimizer) - bytes_of(b, Category::optimizer);
   const int64_t peak = a.engine_bytes - b.engine_bytes;
   std::string out = fmt::format("state {}, peak {}", change(state), change(peak));
-  if (const std::string spent = spent_on(a.decisions, b.decisions); !spent.empty())
+  if (const std::string spent = changed_decisions(a.decisions, b.decisions); !spent.empty())
     return out + ": the room goes to " + spent;
   if (a.decisions.offload_optimizer)
     return out + fmt::format(": states rest with the host, which has {}",

@@ -10,8 +10,8 @@
 #include "engine/core/units.h"
 #include "engine/io/text_reader.h"
 #include "tools/planner/attention_choice.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/plan_search.h"
-#include "tools/planner/residence.h"
 
 namespace snug {
 namespace {
@@ -25,11 +25,10 @@ constexpr int64_t kMostRungs = 1000;
 }
 
 // What of it is with the host.
-std::string beside_recompute(const LadderRung& r) {
+std::string beside_recompute(const Decisions& d) {
   std::string text;
-  if (r.packed_weights != "none") text += ", weights packed";
-  if (r.offload != "none") text += ", offload " + r.offload;
-  const Decisions& d = r.rests;
+  if (d.packed_weights != WeightPacking::none) text += ", weights packed";
+  if (d.offload != "none") text += ", offload " + d.offload;
   if (d.offload_params)
     text += fmt::format(", weights{} optimizer with the host",
                         d.offload_gradients ? ", gradients and" : " and");
@@ -73,12 +72,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
     rung.fits = plan.fits;
     rung.engine_bytes = plan.engine_bytes;
     rung.runtime_bytes = plan.runtime_bytes;
-    rung.micro_batch = plan.decisions.micro_batch;
-    rung.head_rows = plan.decisions.head_rows;
-    rung.recompute = plan.decisions.recompute;
-    rung.offload = plan.decisions.offload;
-    rung.packed_weights = to_string(plan.decisions.packed_weights);
-    rung.rests = plan.decisions;
+    rung.decisions = plan.decisions;
     rung.host_bytes = plan.host_bytes;
     rung.tokens_per_second = plan.tokens_per_second();
     rung.sentence = plan_sentence(plan);
@@ -101,9 +95,7 @@ Ladder staircase(const Ladder& ladder) {
     }
     LadderRung& last = merged.rungs.back();
     if (!rung.fits || rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
-        rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
-        rung.recompute != last.recompute || rung.offload != last.offload ||
-        rung.packed_weights != last.packed_weights || !same_residence(rung.rests, last.rests))
+        !same_decisions(rung.decisions, last.decisions))
       merged.rungs.push_back(rung);
     else
       ++merged.left_out;
@@ -186,8 +178,8 @@ std::string ladder_text(const Ladder& ladder) {
       continue;
     }
     out += fmt::format("{:>11} {:>11} {:>6} {:>6} {:>10.0f}  {}\n", wide(r.budget),
-                       wide(r.engine_bytes), r.micro_batch, r.head_rows, r.tokens_per_second,
-                       r.recompute + beside_recompute(r));
+                       wide(r.engine_bytes), r.decisions.micro_batch, r.decisions.head_rows,
+                       r.tokens_per_second, r.decisions.recompute + beside_recompute(r.decisions));
   }
   if (ladder.left_out > 0)
     out +=
@@ -208,18 +200,13 @@ nlohmann::json ladder_json(const Ladder& ladder) {
          {"fits", r.fits},
          {"engine_bytes", r.engine_bytes},
          {"runtime_bytes", r.runtime_bytes},
-         {"micro_batch", r.micro_batch},
-         {"head_rows", r.head_rows},
-         {"recompute", r.recompute},
-         {"packed_weights", r.packed_weights},
-         {"offload", r.offload},
          {"host_bytes", r.host_bytes},
          {"predicted_tokens_per_second",
           r.tokens_per_second > 0 ? nlohmann::json(r.tokens_per_second) : nlohmann::json(nullptr)},
          {"minimum_bytes", ladder.minimum_bytes},
          {"prediction", ladder.cost},
          {"sentence", r.sentence}});
-    add_residence(list.back(), r.rests);
+    add_decisions(list.back(), r.decisions);
   }
   return list;
 }

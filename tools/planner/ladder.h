@@ -23,10 +23,7 @@ struct LadderRung {
   int64_t budget = 0;  // bytes: the smallest of the list that has this plan
   bool fits = false;
   int64_t engine_bytes = 0, runtime_bytes = 0;
-  int64_t micro_batch = 0, head_rows = 0;
-  std::string recompute, offload;
-  std::string packed_weights = "none";
-  Decisions rests;  // of them what residence_keys() names
+  Decisions decisions;
   int64_t host_bytes = 0;
   double tokens_per_second = 0;  // predicted; 0: no training
   std::string sentence;          // plan_sentence()

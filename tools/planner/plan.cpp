@@ -17,6 +17,7 @@
 #include "optim/kahan.h"
 #include "parallel/rank_comm.h"
 #include "tools/planner/attention_choice.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
@@ -418,19 +419,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     plan.unlimited_seconds = search.best(kNoLimit, false).step_seconds;
     const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes, false);
     plan.more_seconds = more.step_seconds;
-    plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
-                                      layers_in_brief(more.decisions.recompute));
-    if (more.decisions.gradients != plan.decisions.gradients)
-      plan.more_decisions += fmt::format(", gradients in {}", to_string(more.decisions.gradients));
-    if (more.decisions.update_in_backward != plan.decisions.update_in_backward)
-      plan.more_decisions +=
-          fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
-    if (more.decisions.packed_weights != plan.decisions.packed_weights)
-      plan.more_decisions +=
-          fmt::format(", packed weights {}", to_string(more.decisions.packed_weights));
-    if (more.decisions.offload != "none")
-      plan.more_decisions += fmt::format(", offload {}", layers_in_brief(more.decisions.offload));
-    plan.more_decisions += residence_changes(plan.decisions, more.decisions);
+    plan.more_decisions = changed_decisions(plan.decisions, more.decisions);
   }
   plan.seconds = monotonic_seconds() - started;
   return plan;

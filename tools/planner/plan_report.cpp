@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/io/fingerprint.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/kernel_choices.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan.h"
@@ -72,18 +73,10 @@ nlohmann::json saving_json(const Plan& plan) {
 nlohmann::json decisions_json(const Plan& plan) {
   const Decisions& d = plan.decisions;
   nlohmann::json j = {{"max_length", d.T},
-                      {"micro_batch", d.micro_batch},
                       {"gradient_accumulation_steps", plan.accumulation},
-                      {"head_rows", d.head_rows},
-                      {"gradients", to_string(d.gradients)},
                       {"no_master", plan.no_master},
-                      {"update", d.update_in_backward ? kUpdateInBackward : kUpdateBehind},
-                      {"recompute", d.recompute},
-                      {"offload", d.offload},
-                      {"packed_weights", to_string(d.packed_weights)},
                       {"packing_boundaries", d.packing_boundaries},
                       {"rows_per_window", d.rows_per_window},
-                      {"eval_batch", d.eval_batch},
                       {"kv_length", d.kv_length},
                       {"kv_rows", d.kv_rows},
                       {"prefill", d.prefill},
@@ -92,7 +85,7 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"instruction_set", plan_instruction_set()},
                       {"attention", plan.attention},
                       {"kernels", choices_json(plan.kernels)}};
-  add_residence(j, d);
+  add_decisions(j, d);
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
   if (d.pairs.any()) j["pairs_per_window"] = d.pairs.per_window;
   if (d.pairs.cached) j["precompute_ref_log_probs"] = true;

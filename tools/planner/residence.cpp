@@ -6,7 +6,6 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
-#include "engine/io/json.h"
 #include "optim/settings.h"
 
 namespace snug {
@@ -28,14 +27,7 @@ std::span<const ResidenceKey> residence_keys() {
   return keys;
 }
 
-void add_residence(nlohmann::json& decisions, const Decisions& d) {
-  for (const ResidenceKey& key : residence_keys()) decisions[key.name] = key.value(d);
-}
-
-void read_residence(const nlohmann::json& j, const std::string& where, const std::string& advice,
-                    Decisions& d) {
-  for (const ResidenceKey& key : residence_keys())
-    d.*key.decided = get_string(j, key.name, where, key.device) == "cpu";
+void check_residence(const Decisions& d, const std::string& where, const std::string& advice) {
   if (d.update_on_host && !(d.offload_optimizer && d.offload_gradients))
     fail(ErrorCode::data,
          fmt::format("offload_optimizer cpu and offload_gradients cpu for offload_update cpu in {}",
@@ -43,20 +35,6 @@ void read_residence(const nlohmann::json& j, const std::string& where, const std
          fmt::format("offload_optimizer {}, offload_gradients {}",
                      d.offload_optimizer ? "cpu" : "none", d.offload_gradients ? "cpu" : "none"),
          advice);
-}
-
-bool same_residence(const Decisions& a, const Decisions& b) {
-  for (const ResidenceKey& key : residence_keys())
-    if (a.*key.decided != b.*key.decided) return false;
-  return true;
-}
-
-std::string residence_changes(const Decisions& from, const Decisions& to) {
-  std::string text;
-  for (const ResidenceKey& key : residence_keys())
-    if (from.*key.decided != to.*key.decided)
-      text += fmt::format(", {}", to.*key.decided ? key.on_host : key.on_device);
-  return text;
 }
 
 std::string offloaded_keys(const Decisions& d) {

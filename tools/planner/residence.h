@@ -1,5 +1,5 @@
 // What of training may be the host's, as data: of each choice the key, the field of the request and of
-// the decisions, and its words. Configuration, plan files, ladders, comparisons and reports read it.
+// the decisions, and its words. Each is a row of decision_table.h too, which files and texts read.
 // What runs of blocks leave there slot by slot is `offload`, which has a language of its own.
 #pragma once
 
@@ -24,14 +24,8 @@ struct ResidenceKey {
 };
 std::span<const ResidenceKey> residence_keys();
 
-// Each by name, as in plan.json.
-void add_residence(nlohmann::json& decisions, const Decisions& d);
-// As a plan.json says it. Throws data naming `where` where two do not go together.
-void read_residence(const nlohmann::json& decisions, const std::string& where,
-                    const std::string& advice, Decisions& d);
-bool same_residence(const Decisions& a, const Decisions& b);
-// ", the optimizer's state with the host": of what differs, as `to` has it.
-std::string residence_changes(const Decisions& from, const Decisions& to);
+// Throws data naming `where`, which says them, where two do not go together.
+void check_residence(const Decisions& d, const std::string& where, const std::string& advice);
 // "offload: none, offload_optimizer: cpu": what a plan offloads by.
 std::string offloaded_keys(const Decisions& d);
 

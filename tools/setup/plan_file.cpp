@@ -11,8 +11,8 @@
 #include "layers/models/recompute.h"
 #include "tools/config/keys.h"
 #include "tools/planner/attention_choice.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/kernel_choices.h"
-#include "tools/planner/residence.h"
 #include "tools/session/device_choice.h"
 #include "tools/setup/pinned_kernels.h"
 #include "tools/setup/setup.h"
@@ -56,33 +56,25 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
       not_as(file, key, before, fmt::format("{} ({})", now, c.where(key)),
              fmt::format("leave {} out, or plan=null to plan anew", key));
   };
-  const auto same_number = [&](const char* key, int64_t before, int64_t now) {
-    same(key, before == now, std::to_string(before), std::to_string(now));
-  };
-  const auto same_policies = [&](const char* key, const std::string& before,
-                                 const std::string& now) {
-    if (now == "auto") return;
-    const bool recompute = std::string_view(key) == "recompute";
+  // Of layers what they say of slots, however it is spelled.
+  const auto alike = [&](const Decision& row, const std::string& now) {
+    if (row.name != std::string_view("recompute") && row.name != std::string_view("offload"))
+      return now == row.text(d);
+    const bool recompute = row.name == std::string_view("recompute");
     const auto slots = [&](const std::string& text) {
       return parse_policies(recompute ? text : "none", recompute ? "none" : text, *setup.model);
     };
-    const bool equal = slots(before) == slots(now);
-    same(key, equal, before, now);
+    return slots(row.text(d)) == slots(now);
   };
-  same_number("per_device_train_batch_size", d.micro_batch, c.per_device_train_batch_size);
-  same_number("gradient_accumulation_steps", file.accumulation, c.gradient_accumulation_steps);
   const int64_t N = std::max({d.micro_batch, d.eval_batch, int64_t{1}}) * d.T;
-  same_number("head_rows", d.head_rows, std::min(c.head_rows, N));
-  same_policies("recompute", d.recompute, c.recompute);
-  same_policies("offload", d.offload, c.offload);
-  for (const ResidenceKey& key : residence_keys()) {
-    const std::string& given = c.*key.given;
-    same(key.name, given == "auto" || given == key.value(d), key.value(d), given);
+  for (const Decision& row : decision_table()) {
+    if (row.key == nullptr) continue;
+    std::string now = row.given_in(c);
+    if (row.at_most) now = std::to_string(std::min(std::stoll(now), static_cast<long long>(N)));
+    same(row.key, now == "auto" || alike(row, now), row.text(d), now);
   }
-  same("packed_weights",
-       c.packed_weights == "auto" || c.packed_weights == to_string(d.packed_weights),
-       to_string(d.packed_weights), c.packed_weights);
-  same_number("per_device_eval_batch_size", d.eval_batch, c.per_device_eval_batch_size);
+  same("gradient_accumulation_steps", file.accumulation == c.gradient_accumulation_steps,
+       std::to_string(file.accumulation), std::to_string(c.gradient_accumulation_steps));
   if (c.bitwise &&
       (d.micro_batch != setup.request.global_batch || d.head_rows != std::min<int64_t>(1024, N)))
     not_as(
@@ -123,53 +115,24 @@ Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
   require_object(j, where);
   Decisions d;
   d.T = get_int_in(j, "max_length", where, 1, kMost);
-  d.micro_batch = get_int_in(j, "micro_batch", where, 1, kMost);
-  d.head_rows = get_int_in(j, "head_rows", where, 1, kMost);
-  d.recompute = get_string(j, "recompute", where);
-  d.offload = get_string(j, "offload", where, "none");
-  read_residence(j, where, kAgain, d);
-  const std::string packing = get_string(j, "packed_weights", where, "none");
-  const auto packed = parse_weight_packing(packing);
-  if (!packed)
-    fail(ErrorCode::data, fmt::format("packed_weights none, forward or both in {}", where),
-         fmt::format("\"{}\"", packing), kAgain);
-  d.packed_weights = *packed;
+  for (const Decision& row : decision_table()) row.read(j, where, kAgain, d);
+  check_residence(d, where, kAgain);
   if (d.offload_params && (!d.offload_optimizer || d.packed_weights != WeightPacking::none))
     fail(ErrorCode::data,
          fmt::format("offload_optimizer cpu and packed_weights none for offload_params cpu in {}",
                      where),
          fmt::format("offload_optimizer {}, packed_weights {}",
-                     d.offload_optimizer ? "cpu" : "none", packing),
+                     d.offload_optimizer ? "cpu" : "none", to_string(d.packed_weights)),
          kAgain);
-  d.eval_batch = get_int_in(j, "eval_batch", where, 0, kMost);
-  const std::string gradients = get_string(j, "gradients", where, "f32");
-  if (gradients != to_string(DType::f32) && gradients != to_string(DType::bf16))
-    fail(ErrorCode::data, fmt::format("gradients f32 or bf16 in {}", where),
-         fmt::format("\"{}\"", gradients), kAgain);
-  d.gradients = gradients == to_string(DType::bf16) ? DType::bf16 : DType::f32;
-  const std::string update = get_string(j, "update", where, kUpdateBehind);
-  if (update != kUpdateBehind && update != kUpdateInBackward)
-    fail(ErrorCode::data,
-         fmt::format("update {} or {} in {}", kUpdateBehind, kUpdateInBackward, where),
-         fmt::format("\"{}\"", update), kAgain);
-  d.update_in_backward = update == kUpdateInBackward;
   if (d.update_in_backward && d.offload_gradients)
     fail(ErrorCode::data,
          fmt::format("update {} for offload_gradients cpu in {}", kUpdateBehind, where),
-         fmt::format("\"{}\"", update), kAgain);
+         fmt::format("\"{}\"", kUpdateInBackward), kAgain);
   return d;
 }
 
 void fix_decisions(const Decisions& d, PlanRequest& r) {
-  r.micro_batch = d.micro_batch;
-  r.head_rows = d.head_rows;
-  r.recompute = d.recompute;
-  r.offload = d.offload;
-  for (const ResidenceKey& key : residence_keys()) r.*key.asked = key.value(d);
-  r.packed_weights = d.packed_weights;
-  r.eval_batch = d.eval_batch;
-  r.gradients = d.gradients;
-  r.update_in_backward = d.update_in_backward;
+  for (const Decision& row : decision_table()) row.fix(d, r);
 }
 
 PlanFile read_plan_file(const std::string& path) {

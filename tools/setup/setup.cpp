@@ -19,6 +19,7 @@
 #include "tools/config/keys.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/batch_room.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
 #include "tools/session/device_choice.h"
@@ -418,22 +419,16 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.row_tokens = s.rows && s.rows->train_rows() > 0 ? s.rows->mean_length() : 0;
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
-  r.micro_batch = s.sizes.micro_batch_size;
+  for (const Decision& row : decision_table()) row.ask(config, r);
+  r.micro_batch = s.sizes.micro_batch_size;  // or what other keys make it
   // A reference is what an evaluation says before the first step, a divergence before each.
   r.evaluate =
       config.eval_fraction > 0 || !config.eval_data.empty() || r.pairs.cached || r.pairs.compared();
-  r.eval_batch = config.per_device_eval_batch_size;
-  r.head_rows = config.head_rows;
   r.keys = {.global_size = config.global_batch_size,
             .global_tokens = config.global_batch_tokens,
             .micro = config.per_device_train_batch_size,
             .accumulation = config.gradient_accumulation_steps,
             .head_rows = config.head_rows};
-  r.recompute = config.recompute;
-  r.offload = config.offload;
-  for (const ResidenceKey& key : residence_keys()) r.*key.asked = config.*key.given;
-  if (config.packed_weights != "auto")
-    r.packed_weights = parse_weight_packing(config.packed_weights);
   r.bf16_gradients = allows(config, "bf16_gradients");
   r.allow = config.allow;
   r.max_grad_norm = config.max_grad_norm;
