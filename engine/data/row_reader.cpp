@@ -131,7 +131,7 @@ class Reader {
                   const std::function<void(int64_t)>& progress) {
     const uint64_t made_by =
         *content_ == Content::ids || !tokenizer_ ? 0 : tokenizer_->fingerprint();
-    writer_.emplace(out, form_, vocabulary_, made_by, source);
+    writer_.emplace(out, form_, vocabulary_ + o_.front.count, made_by, source);
     for (const Source& file : sources_)
       for_each_record(file.path, o_, file.columns, [&](RowRecord& record) {
         make(record);

@@ -80,11 +80,6 @@ void TrainRun::set_rate() {
   for (float& group : session_->state().learning_rate) group = rate;
 }
 
-// Tokens of a sample that are no virtual ones.
-int64_t TrainRun::text_length() const {
-  return plan_.decisions.T - setup_.model->front().count;
-}
-
 int64_t TrainRun::targets_of_step() const {
   const int64_t G = samples_per_step(setup_.request);
   if (data_.rows) return data_.rows->trained(at_.samples / G);

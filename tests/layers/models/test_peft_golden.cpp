@@ -398,6 +398,15 @@ TEST(Peft, RefusesWhatAMethodIsNotFor) {
   miss.method = "vera";
   expect_error(ErrorCode::unsupported, {"in the model's order for peft: vera"},
                [&] { resolve_peft(by_head.spec(), miss); });
+  PeftConfig front;
+  front.method = "prompt_tuning";
+  front.num_virtual_tokens = 3;
+  const PeftGolden encoder("g");
+  expect_error(
+      ErrorCode::unsupported,
+      {"a causal language model for peft: prompt_tuning, whose tokens lie in front of texts",
+       "a head for sequence_classification", "peft=lora"},
+      [&] { resolve_peft(encoder.spec(), front); });
   PeftConfig table;
   table.target_modules = {"embed_tokens", "q_proj"};
   table.use_dora = true;
