@@ -20,6 +20,7 @@ struct View {
   DType dtype = DType::f32;
   Place place = Place::plan;
   Name name;
+  bool with_host = false;  // in the host arena, beside a device
 
   bool defined() const { return !name.empty(); }
   int64_t elements() const { return shape.elements(); }

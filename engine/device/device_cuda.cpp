@@ -120,7 +120,7 @@ class CudaDevice final : public Device {
     }
     host_->touch(base, bytes, threads);
     const auto size = static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kPage));
-    const cudaError_t error = cudaHostRegister(base, size, cudaHostRegisterDefault);
+    const cudaError_t error = cudaHostRegister(base, size, cudaHostRegisterMapped);
     if (error != cudaSuccess) {
       cudaGetLastError();
       fail(ErrorCode::out_of_memory,

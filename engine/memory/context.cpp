@@ -204,6 +204,7 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
   t.view_.dtype = dtype;
   t.view_.place = place();
   t.view_.name = name;
+  t.view_.with_host = residence == Residence::host && !on_host_;
   if (planning()) {
     p.tensors.push_back({name, scope_, shape, dtype, category, bytes, clock_, kNever,
                          static_cast<int32_t>(p.ops.size()), 0, residence});
@@ -462,8 +463,8 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
   const int64_t position = ++ctx.position(stream);
   if (stream == kCompute) ctx.last_op_ = position;
   if (!run_) {
-    ctx.program_->ops.push_back(
-        {name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_, cost.variant, stream, ctx.on_host_});
+    ctx.program_->ops.push_back({name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_, cost.variant,
+                                 stream, ctx.on_host_, cost.link_bytes});
     return;
   }
   index_ = ctx.next_op_++;

@@ -218,8 +218,9 @@ class Context {
     if (on_host_) return host_tensor(name, shape, dtype);
     return tensor(name, shape, dtype, category, Residence::device);
   }
-  // The same in the host arena, of category offload. Ops of the device do not touch it: copies do,
-  // the host's own ops (OnHost), and between programs the host.
+  // The same in the host arena, of category offload. Ops of the device do not touch it, but to gather
+  // rows (layers/ops/embedding.h), over the link: copies do, the host's own ops (OnHost), and between
+  // programs the host.
   Tensor host_tensor(Name name, Shape shape, DType dtype) {
     return tensor(name, shape, dtype, Category::offload, Residence::host);
   }
@@ -332,7 +333,8 @@ class Context {
 struct OpCost {
   int64_t flops = 0;
   int64_t bytes = 0;
-  Name variant = {};  // how the op will compute, where it has a choice; recorded on plan only
+  int64_t link_bytes = 0;  // of these, what a device reads with the host
+  Name variant = {};       // how the op will compute, where it has a choice; recorded on plan only
 };
 class Op {
  public:

@@ -53,7 +53,10 @@ int64_t Program::bytes_moved() const {
 
 int64_t Program::bytes_copied(StreamId stream) const {
   int64_t sum = 0;
-  for (const OpRecord& op : ops) sum += op.stream == stream ? op.bytes : 0;
+  for (const OpRecord& op : ops) {
+    sum += op.stream == stream ? op.bytes : 0;
+    if (stream == kToDevice) sum += op.link_bytes;
+  }
   return sum;
 }
 

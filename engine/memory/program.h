@@ -80,8 +80,9 @@ struct OpRecord {
   int64_t time;          // tick of the program's clock
   Name variant = {};     // how it computes, where there is a choice
   StreamId stream =
-      kCompute;          // a copy between the arenas is on another: bytes are those that cross
-  bool on_host = false;  // computed by the host beside a device (Context::OnHost)
+      kCompute;            // a copy between the arenas is on another: bytes are those that cross
+  bool on_host = false;    // computed by the host beside a device (Context::OnHost)
+  int64_t link_bytes = 0;  // of the bytes, what a device reads with the host
 };
 
 // What orders the streams. An event has the number of its record among all of the program.
@@ -112,8 +113,8 @@ struct Program {
   int64_t end() const { return base + packing.height; }
   int64_t host_end() const { return host_base + host_packing.height; }
   int64_t flops() const;
-  int64_t bytes_moved() const;  // by ops of the compute stream
-  int64_t bytes_copied(StreamId stream) const;
+  int64_t bytes_moved() const;                  // by ops of the compute stream
+  int64_t bytes_copied(StreamId stream) const;  // to the device: and what ops read with the host
 };
 
 // All programs of a run and their places.

@@ -27,9 +27,11 @@ int ParamTable::add(ParamInfo info) {
     return added;
   }
   params_.push_back(info);
-  const auto frozen = std::find_if(by_offset_.begin(), by_offset_.end(),
-                                   [&](int i) { return !(*this)[i].trainable; });
-  auto at = by_offset_.insert(info.trainable ? frozen : by_offset_.end(), added);
+  // Trained ones, frozen ones, frozen tables.
+  const auto kind = [](const ParamInfo& p) { return p.trainable ? 0 : (p.frozen_table() ? 2 : 1); };
+  auto at = by_offset_.insert(std::find_if(by_offset_.begin(), by_offset_.end(),
+                                           [&](int i) { return kind((*this)[i]) > kind(info); }),
+                              added);
   ends_.push_back(0);
   flat_ = 0;
   // The one before may have been the last of its run.
@@ -40,12 +42,18 @@ int ParamTable::add(ParamInfo info) {
     flat_ += round_up(p.elements(), kSpanAlignment);
     const auto next = at + 1;
     if (next == by_offset_.end() || (*this)[*next].part != p.part ||
-        (*this)[*next].trainable != p.trainable)
+        kind((*this)[*next]) != kind(p))
       flat_ = round_up(flat_, kSpanAlignment * ranks_);
     ends_[static_cast<size_t>(*at)] = flat_;
   }
   if (info.trainable) trained_ = end_of(added);
   return added;
+}
+
+int64_t ParamTable::tables_first() const {
+  for (const int i : by_offset_)
+    if ((*this)[i].frozen_table()) return (*this)[i].offset;
+  return flat_;
 }
 
 int64_t ParamTable::real_elements() const {

@@ -1,10 +1,10 @@
 // The table of a model's parameters: what every seam indexes by. Parameters lie in one flat range,
 // each aligned to 256 elements, so that an optimizer, a quantiser or a shard works on flat spans.
 // Those that are trained come first: gradients, masters and states are of [0, trained_elements())
-// and of nothing else, with the same offsets.
+// and of nothing else, with the same offsets. Frozen tables of rows come last.
 //
 //   | wte | h.0 ... h.11 | ln_f |            nothing frozen: the order of the table
-//   | h.11 | ln_f || wte | h.0 ... h.10 |    frozen: wte and h.0 to h.10
+//   | h.11 | ln_f || h.0 ... h.10 | wte |    frozen: wte and h.0 to h.10
 //     trained         frozen
 //
 // Frozen weights that rest in codes (seams/weight_codes.h) are in no element of that range: they
@@ -39,6 +39,9 @@ struct ParamInfo {
   bool linear = false;
   // Stored transposed in the family's files ((in, out), as GPT-2's Conv1D).
   bool transposed_in_file = false;
+  // Read row by row, by the ids of tokens, and by no product. A frozen one may rest with the host,
+  // where the device reads the rows that it wants.
+  bool gathered = false;
   // Neighbours in the table whose gradients are complete at the same time, as those of a block;
   // -1: of no part.
   int part = -1;
@@ -49,6 +52,7 @@ struct ParamInfo {
   int64_t code_bytes = 0;
 
   bool coded() const { return code_bytes > 0; }
+  bool frozen_table() const { return gathered && !trainable; }
   int64_t elements() const { return shape.elements(); }
   int64_t real_elements() const {
     return shape.rank() && shape[0] ? shape.elements() / shape[0] * rows : shape.elements();
@@ -59,7 +63,8 @@ inline constexpr int64_t kSpanAlignment = 256;
 
 class WeightCodes;
 
-// Neighbours of one part, or of none, all trained or all frozen, are a run of the flat range. With
+// Neighbours of one part, or of none, all trained or all frozen, are a run of the flat range, and
+// frozen tables one of their own. With
 // `ranks` above 1 a run fills a multiple of 256 x ranks elements, so that it is cut into pieces of
 // one length, a rank each, and no block of codes is cut.
 class ParamTable {
@@ -76,9 +81,11 @@ class ParamTable {
   int size() const { return static_cast<int>(params_.size()); }
   int64_t flat_elements() const { return flat_; }        // alignment gaps included
   int64_t trained_elements() const { return trained_; }  // the trained range, gaps included
-  int64_t real_elements() const;                         // what "124M parameters" means
-  int64_t real_trained_elements() const;                 // of them, the trained ones
-  int find(std::string_view name) const;                 // -1 if absent
+  int64_t tables_first()
+      const;  // where frozen tables begin, behind all others; without one the end
+  int64_t real_elements() const;          // what "124M parameters" means
+  int64_t real_trained_elements() const;  // of them, the trained ones
+  int find(std::string_view name) const;  // -1 if absent
   // Indices by offset in the flat range: the trained ones, then the frozen, each in the order of the
   // table.
   const std::vector<int>& by_offset() const { return by_offset_; }

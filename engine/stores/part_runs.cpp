@@ -10,7 +10,8 @@ std::vector<PartRun> part_runs(const ParamTable& table) {
   std::vector<PartRun> runs;
   for (const int i : table.by_offset()) {
     const ParamInfo& p = table[i];
-    if (runs.empty() || runs.back().part != p.part || runs.back().trained != p.trainable)
+    if (runs.empty() || runs.back().part != p.part || runs.back().trained != p.trainable ||
+        table[runs.back().param].frozen_table() != p.frozen_table())
       runs.push_back({p.part, i, p.trainable, p.offset, 0});
     runs.back().elements = table.end_of(i) - runs.back().first;
   }

@@ -15,13 +15,14 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "gradients with the host where some are kept");
   require(!policy.update_on_host || (policy.offload_states && policy.offload_gradients),
           "states and gradients with the host that updates");
-  require(policy.comm == nullptr || !(policy.offload_weights || policy.offload_gradients),
+  require(policy.comm == nullptr ||
+              !(policy.offload_weights || policy.offload_tables || policy.offload_gradients),
           "ranks that keep weights and gradients on the device");
   require(policy.zero == 0 || (policy.comm != nullptr && policy.trains), "ranks to share a run");
   if (policy.zero == 3)
     gathered_ = std::make_unique<GatheredParamStore>(ctx, table, policy.compute, *policy.comm);
   else if (!policy.offload_weights)
-    params_ = std::make_unique<PlainParamStore>(ctx, table, policy.compute);
+    params_ = std::make_unique<PlainParamStore>(ctx, table, policy.compute, policy.offload_tables);
   if (policy.trains) make_training(ctx);
   if (!table.coded().empty()) {
     ParamStore& others = params();
@@ -64,7 +65,8 @@ void Stores::make_training(Context& ctx) {
     if (p.update_on_host && params_) offloaded_->set_device_weights(ctx, params_->whole(), 0);
     states_ = std::move(store);
     if (p.offload_weights)
-      streamed_ = std::make_unique<StreamedParamStore>(ctx, table_, p.compute, *offloaded_);
+      streamed_ = std::make_unique<StreamedParamStore>(ctx, table_, p.compute, *offloaded_,
+                                                       p.offload_tables);
   } else if (p.zero > 0) {
     auto store = std::make_unique<ShardedStateStore>(
         ctx, table_, p.states, *p.comm,
@@ -131,11 +133,7 @@ RestingWeights Stores::resting() const {
   const int64_t trained = table_.trained_elements(), all = table_.flat_elements();
   if (gathered_ || (policy_.zero > 0 && policy_.separate_master)) return resting_in_shards();
   if (!policy_.trains || trained == all) return master();
-  std::vector<RestingWeights::Piece> pieces;
-  if (streamed_)
-    pieces = streamed_->frozen();
-  else
-    pieces.push_back({trained, params_->flat().rows(trained, all - trained)});
+  std::vector<RestingWeights::Piece> pieces = streamed_ ? streamed_->frozen() : params_->frozen();
   pieces.push_back({0, master()});
   return RestingWeights(std::move(pieces));
 }
@@ -149,7 +147,7 @@ RestingWeights Stores::resting_in_shards() const {
     shards_->add_pieces(policy_.comm->rank(), kept_master(), pieces);
   }
   if (params_ && trained < all)
-    pieces.push_back({trained, params_->flat().rows(trained, all - trained)});
+    for (RestingWeights::Piece& p : params_->frozen()) pieces.push_back(std::move(p));
   return RestingWeights(std::move(pieces));
 }
 

@@ -42,8 +42,9 @@ struct StorePolicy {
   bool offload_states = false;      // offloaded_states.h: states and masters
   bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states;
                                     // and codes of those that rest in codes
-  bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
-  bool update_on_host = false;      // offloaded_states.h: with offload_states, offload_gradients
+  bool offload_tables = false;  // frozen tables of rows, in either home of weights: with `trains`
+  bool offload_gradients = false;  // offloaded_gradients.h: not with update_in_backward
+  bool update_on_host = false;     // offloaded_states.h: with offload_states, offload_gradients
   // Ranks that share the work; null: one. With some, neither weights nor gradients rest with the host,
   // and states of pieces do where all are of one dtype without scales.
   Comm* comm = nullptr;

@@ -7,7 +7,7 @@
 namespace snug {
 
 StreamedParamStore::StreamedParamStore(Context& ctx, const ParamTable& table, DType dtype,
-                                       OffloadedStateStore& host)
+                                       OffloadedStateStore& host, bool tables_with_host)
     : table_(table), dtype_(dtype), host_(host), run_of_(run_of_params(table)) {
   for (const PartRun& r : part_runs(table)) {
     Run run{};
@@ -19,13 +19,15 @@ StreamedParamStore::StreamedParamStore(Context& ctx, const ParamTable& table, DT
     runs_.push_back(std::move(run));
   }
   for (Run& run : runs_) {
+    run.table = tables_with_host && run.first >= table.tables_first();
     if (run.trained) {
       run.host = host.weight_pieces(run.first, run.elements);
-    } else if (run.part >= 0) {
+    } else if (run.part >= 0 || run.table) {
       run.own = ctx.host_tensor(run.name, {run.elements}, dtype);
       run.host = {&run.own};
     }
-    if (run.part < 0) run.device = ctx.tensor(run.name, {run.elements}, dtype, Category::weights);
+    if (run.part < 0 && !run.table)
+      run.device = ctx.tensor(run.name, {run.elements}, dtype, Category::weights);
   }
   if (host.on_host())
     for (const Run& run : runs_)
@@ -61,10 +63,11 @@ void StreamedParamStore::drop_part(Context& ctx, int part) {
 
 View StreamedParamStore::acquire(Context& ctx, int param) {
   Run& run = runs_[static_cast<size_t>(run_of_[static_cast<size_t>(param)])];
-  require(run.device.defined(), "weights to be fetched before they are acquired");
+  const Tensor& at = run.table ? run.own : run.device;
+  require(at.defined(), "weights to be fetched before they are acquired");
   if (run.part >= 0) arrive(ctx, run);
   const ParamInfo& p = table_[param];
-  View view = run.device.view().rows(p.offset - run.first, p.elements()).reshaped(p.shape);
+  View view = at.view().rows(p.offset - run.first, p.elements()).reshaped(p.shape);
   view.name = p.name;
   return view;
 }
@@ -82,7 +85,7 @@ void StreamedParamStore::load(Context& ctx) {
       run.moved = ctx.record_event(kToDevice);
     }
   for (Run& run : runs_)
-    if (run.part < 0) arrive(ctx, run);
+    if (run.part < 0 && !run.table) arrive(ctx, run);
 }
 
 std::vector<RestingWeights::Piece> StreamedParamStore::frozen() const {

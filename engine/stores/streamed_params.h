@@ -5,7 +5,8 @@
 //   to_device | l+1 ~~~~> | l+2 ~~~~> |          device memory: the weights of two parts
 //   compute   | layer l   | layer l+1 |          traffic of a micro-step: all parts twice
 //
-// What is of no part (embeddings, the last norm, the head) stays on the device. The host's copy of
+// What is of no part (embeddings, the last norm, the head) stays on the device; but frozen tables of
+// rows may rest with the host, where the device reads what it wants. The host's copy of
 // what is trained is that of an OffloadedStateStore, whose windows update it; what they change, the
 // next fetch reads. What is frozen rests with the host in this store's dtype, and is only read.
 #pragma once
@@ -22,7 +23,8 @@ class StreamedParamStore final : public ParamStore {
  public:
   // Call inside the root program. `host`: made with Options::weights of this dtype; it outlives
   // this store and writes the weights of no part here.
-  StreamedParamStore(Context& ctx, const ParamTable& table, DType dtype, OffloadedStateStore& host);
+  StreamedParamStore(Context& ctx, const ParamTable& table, DType dtype, OffloadedStateStore& host,
+                     bool tables_with_host = false);
   const ParamTable& table() const override { return table_; }
   View acquire(Context& ctx, int param) override;
   void release(Context&, int) override {}
@@ -36,7 +38,7 @@ class StreamedParamStore final : public ParamStore {
  private:
   struct Run : DeviceCopy {
     int part = -1;
-    bool trained = true;
+    bool trained = true, table = false;
     Tensor own;  // with the host, of what is frozen
     std::vector<Tensor*> host;
   };

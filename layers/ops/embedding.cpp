@@ -203,11 +203,12 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
   const RowLoops of_y = row_loops(y, "y"), of_wte = row_loops(wte, "wte"),
                  of_wpe = row_loops(second, "wpe");
   const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
-  Op op(
-      ctx, "embedding_forward",
-      {.flops = (int64_t{wpe.defined()} + int64_t{wtt.defined()} + int64_t{front.beside != 1.0f}) *
-                n * c,
-       .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
+  const int64_t sums =
+      int64_t{wpe.defined()} + int64_t{wtt.defined()} + int64_t{front.beside != 1.0f};
+  Op op(ctx, "embedding_forward",
+        {.flops = sums * n * c,
+         .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt),
+         .link_bytes = wte.with_host ? n * c * size_of(wte.dtype) : 0});
   if (!op.run()) return;
   const int64_t first = ctx.host_reads() ? first_position(state) : 0;
   const int64_t known = vocabulary + (in_front ? front.table.shape[0] : 0);

@@ -74,19 +74,21 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
   t.first = spec.first_position;
   t.scale = spec.embedding_scale;
   t.dropout = spec.embedding_norm ? 0.0f : spec.embedding_dropout;
-  const auto add = [&](const char* name, int64_t rows, int64_t real, bool linear) {
+  const auto add = [&](const char* name, int64_t rows, int64_t real, bool linear,
+                       bool gathered = false) {
     return table.add({.name = Name(name),
                       .shape = {rows, spec.C},
                       .rows = real,
                       .group = kGroupDecay,
                       .init = Init::normal,
                       .init_std = spec.init_std,
-                      .linear = linear});
+                      .linear = linear,
+                      .gathered = gathered});
   };
   // Token rows beyond V are padding: zero, outside the softmax, never updated or saved.
   const bool head_reads =
       spec.tied && (spec.head == HeadKind::causal_lm || spec.head == HeadKind::masked_lm);
-  wte_ = t.wte = add("wte.weight", spec.Vp(), spec.V, head_reads);
+  wte_ = t.wte = add("wte.weight", spec.Vp(), spec.V, head_reads, !head_reads);
   const int64_t positions = spec.first_position + spec.P;
   if (spec.positions == Positions::learned) t.wpe = add("wpe.weight", positions, positions, false);
   if (spec.types > 0) t.wtt = add("wtt.weight", spec.types, spec.types, false);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "layers/models/freeze.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/calibrate/calibrated_cost.h"
@@ -97,6 +98,66 @@ TEST(SlowPlanStreamed, FollowsWhatTheUserFixed) {
   // A host without room for all that: the smallest is one that leaves the weights.
   r.host_budget = 3 * 4 * model.params().flat_elements() / 4;
   EXPECT_FALSE(make_plan(r).decisions.offload_params);
+}
+
+// A frozen embedding rests with the host where its bytes are missing, and only there; more memory is
+// never slower across the point where it comes to stay, and what is planned is what the record says.
+TEST(PlanStreamed, AFrozenEmbeddingGoesWhereItPays) {
+  test::Tiny tiny = kTiny;
+  tiny.V = 20000;  // 2.4 MiB in bf16, beside blocks of 0.1
+  tiny.tied = false;
+  const ModelSpec spec = test::tiny_spec(tiny);
+  const Model model(spec, parse_precision("bf16"), resolve_freeze(spec, {".", "h.7.|ln_f"}).says);
+  const CostModel cost = test::even_device(1e11, 1e10);
+  PlanRequest r = request_of(model, cost);
+  r.offload = r.offload_params = "none";
+  r.offload_embedding = "auto";
+  PlanSearch search(r);
+  PlanRequest ask = r;
+  ask.budget = 1;
+  const Plan refused = make_plan(ask, search);
+  EXPECT_FALSE(refused.fits);
+  EXPECT_TRUE(refused.decisions.offload_tables);
+  PlanRequest here = ask;
+  here.offload_embedding = "none";
+  const int64_t table = 2 * 20096 * 64;  // rows are padded to whole 128
+  EXPECT_NEAR(static_cast<double>(make_plan(here).minimum_bytes - refused.minimum_bytes),
+              static_cast<double>(table), 65536);
+  double before = INFINITY;
+  bool away = false, resident = false;
+  for (int64_t more = 0; more <= 3 * table; more += table / 4) {
+    ask.budget = refused.minimum_bytes + more;
+    const Plan plan = make_plan(ask, search);
+    ASSERT_TRUE(plan.fits) << ask.budget;
+    EXPECT_LE(plan.engine_bytes + plan.runtime_bytes, ask.budget);
+    EXPECT_LE(plan.step_seconds, before * (1 + 1e-9)) << more;
+    before = plan.step_seconds;
+    (plan.decisions.offload_tables ? away : resident) = true;
+    if (plan.decisions.offload_tables) {
+      EXPECT_TRUE(plan.moved);
+    }
+    const auto session = search.record(plan.decisions);
+    EXPECT_DOUBLE_EQ(search.step_seconds(session->schedule(), plan.decisions), plan.step_seconds);
+  }
+  EXPECT_TRUE(away && resident);
+  // Fixed either way, and where nobody said that the host's memory may be taken.
+  r.offload_embedding = "cpu";
+  const Plan fixed = make_plan(r);
+  EXPECT_TRUE(fixed.decisions.offload_tables);
+  EXPECT_FALSE(fixed.moved);
+  EXPECT_EQ(plan_json(fixed).at("decisions").at("offload_embedding"), "cpu");
+  r.offload_embedding = "auto";
+  r.use_host = false;
+  EXPECT_FALSE(make_plan(r).decisions.offload_tables);
+  // A head that shares it reads all of it.
+  tiny.tied = true;
+  const ModelSpec shared = test::tiny_spec(tiny);
+  const Model both(shared, parse_precision("bf16"),
+                   resolve_freeze(shared, {".", "h.7.|ln_f"}).says);
+  PlanRequest other = request_of(both, cost);
+  other.offload_embedding = "auto";
+  other.budget = 1;
+  EXPECT_FALSE(make_plan(other).decisions.offload_tables);
 }
 
 // Outside truth: every preset with all that may rest with the host, recorded whole. Which of them

@@ -20,6 +20,12 @@ std::vector<Key> host_keys() {
               "the optimizer's state, and a layer is brought before its forward and before its backward, one "
               "ahead of its use) or auto, as in offload; the numbers stay the same bit for bit",
        .example = "cpu", .aliases = "offload_param", .choices = "auto none cpu"},
+      {.name = "offload_embedding", .section = "machine", .kind = K::choice,
+       .field = &C::offload_embedding,
+       .doc = "where a frozen embedding rests that the head does not share, as of an adapter's base: none (on "
+              "the device), cpu (in the host's memory, where the device reads a row for each token of a "
+              "micro-step) or auto, as in offload; the numbers stay the same bit for bit",
+       .example = "cpu", .choices = "auto none cpu"},
       {.name = "offload_gradients", .section = "machine", .kind = K::choice,
        .field = &C::offload_gradients,
        .doc = "where the gradients of the layers rest: none (on the device), cpu (in the host's memory: a "

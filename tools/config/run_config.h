@@ -100,6 +100,7 @@ struct RunConfig {
   std::string offload = "auto";            // a policy or a map like that
   std::string offload_optimizer = "auto";  // auto | none | cpu
   std::string offload_params = "auto";     // the same
+  std::string offload_embedding = "auto";  // the same
   std::string offload_gradients = "auto";  // the same
   std::string offload_update = "auto";     // auto | gpu | cpu
   int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto

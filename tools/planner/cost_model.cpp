@@ -96,6 +96,12 @@ double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (op.stream != kCompute)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);
   if (op.on_host && host_) return host_->seconds(op, rows);
+  if (op.link_bytes > 0) {
+    OpRecord rest = op;
+    rest.bytes -= op.link_bytes;
+    rest.link_bytes = 0;
+    return seconds(rest, rows) + copies_seconds(static_cast<double>(op.link_bytes));
+  }
   if (rates_.rank_link > 0)
     if (const int64_t bytes = received_bytes(op, rates_.ranks); bytes >= 0)
       return rates_.op + static_cast<double>(bytes) / rates_.rank_link +

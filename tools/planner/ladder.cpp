@@ -37,6 +37,7 @@ std::string beside_recompute(const Decisions& d) {
   else if (d.offload_optimizer)
     text += ", optimizer with the host";
   if (d.update_on_host) text += ", which updates";
+  if (d.offload_tables) text += ", embedding with the host";
   return text;
 }
 

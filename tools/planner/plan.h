@@ -69,6 +69,7 @@ struct PlanRequest {
   std::string offload = "none";            // auto: chosen, if use_host
   std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
   std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
+  std::string offload_embedding = "none";  // the same, of frozen tables of rows
   std::string offload_gradients = "none";  // the same; cpu goes with updates behind backward
   std::string offload_update = "gpu";      // or cpu, of gradients and states that are there
   // settings.graphs was asked for: nothing is planned that rules graphs out.

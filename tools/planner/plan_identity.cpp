@@ -25,6 +25,7 @@ const char* plan_instruction_set() {
 std::string rests_with_host(const Decisions& d) {
   std::vector<const char*> list;
   if (d.offload_params) list.push_back("the layers' weights");
+  if (d.offload_tables) list.push_back("the frozen embedding");
   if (d.offload_gradients) list.push_back("the layers' gradients");
   if (d.offload_optimizer) list.push_back("the optimizer's state");
   std::string text;

@@ -493,7 +493,8 @@ std::string plan_text(const Plan& plan) {
         "\n  the host's memory was the planner's choice: {} cross the link a step, {} come back; "
         "{}; it counts as {} slower than it is, so that less is no reason to take it",
         human_bytes(bytes_crossing(plan, kToHost)),
-        plan.decisions.offload_params || plan.decisions.offload_gradients
+        plan.decisions.offload_params || plan.decisions.offload_tables ||
+                plan.decisions.offload_gradients
             ? human_bytes(bytes_crossing(plan, kToDevice))
             : "as many",
         plan.unmoved_seconds > 0

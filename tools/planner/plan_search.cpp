@@ -62,6 +62,12 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   std::stable_sort(ways_.begin(), ways_.end(),
                    [](const Way& x, const Way& y) { return x.moved < y.moved; });
   streamed_ = streamed_ways();
+  if (use_host && r.offload_embedding == "auto" && r.ranks == 1 &&
+      r.model->params().tables_first() < r.model->params().flat_elements()) {
+    tables_request_ = std::make_unique<PlanRequest>(r);
+    tables_request_->offload_embedding = "cpu";
+    tables_ = std::make_unique<PlanSearch>(*tables_request_, recordings_);
+  }
   if (trains && (r.offload_params == "cpu" || r.offload_gradients == "cpu")) {
     ways_.clear();
     layers_ = stacks_ = false;
@@ -101,6 +107,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.offload = key.way.offload;
   d.offload_optimizer = key.way.states_away;
   d.offload_params = key.way.params_away;
+  d.offload_tables = r.global_batch > 0 && r.offload_embedding == "cpu";
   d.offload_gradients = key.way.grads_away;
   d.update_on_host = key.way.updates_away;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, key.micro);
@@ -391,8 +398,8 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
 
 double PlanSearch::judged(const Decisions& d, double seconds) {
   if (d.packed_weights != WeightPacking::none) seconds *= 1 + kPackingMargin;
-  const bool away =
-      d.offload != "none" || d.offload_optimizer || d.offload_params || d.offload_gradients;
+  const bool away = d.offload != "none" || d.offload_optimizer || d.offload_params ||
+                    d.offload_tables || d.offload_gradients;
   return away ? seconds * (1 + kHostMargin) : seconds;
 }
 
@@ -499,6 +506,11 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     }
     std::reverse(list.begin() + before, list.end());
   }
+  if (tables_)
+    for (Choice c : tables_->least()) {
+      c.moved = true;
+      list.push_back(std::move(c));
+    }
   std::stable_sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {
     return a.engine_bytes < b.engine_bytes;
   });

@@ -232,6 +232,7 @@ class PlanSearch {
   double packing_floor(const Key& key);
   double packing_floor(const Config& config, const PackedSearch& packed) const;
   Choice best_packed(PackedSearch& packed, int64_t room, Choice best);
+  Choice with_tables(int64_t room, Choice best, bool bounded);
   Decisions decide(const Key& key) const;
   std::vector<Gradients> gradients(int64_t micro) const;
   std::vector<int64_t> micros() const;
@@ -355,6 +356,11 @@ class PlanSearch {
   std::vector<Way> streamed_;
   std::vector<PackedSearch> packed_searches_;
   bool packed_searches_open_ = false;
+  // Where it is open whether a frozen embedding rests with the host: the search in which it does, and
+  // what the fastest plan takes in which it does not, were there all the room there could be.
+  std::unique_ptr<PlanRequest> tables_request_;
+  std::unique_ptr<PlanSearch> tables_;
+  double fastest_ = -1;
   std::map<std::string_view, Name> packed_variants_;
   // Of a search with packed weights: the one without, and what its fastest takes under this budget.
   PlanSearch* unpacked_ = nullptr;

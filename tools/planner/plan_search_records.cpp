@@ -148,6 +148,7 @@ Decisions of_common(const Decisions& d) {
   Decisions c;
   c.T = d.T;
   c.offload_params = d.offload_params;
+  c.offload_tables = d.offload_tables;
   c.packing_boundaries = d.packing_boundaries;
   c.rows_per_window = d.rows_per_window;
   c.pairs = d.pairs;

@@ -181,6 +181,7 @@ StorePolicy Session::store_policy() const {
           .update_in_backward = d.update_in_backward,
           .offload_states = d.offload_optimizer,
           .offload_weights = d.offload_params,
+          .offload_tables = d.offload_tables,
           .offload_gradients = d.offload_gradients,
           .update_on_host = d.update_on_host,
           .comm = comm_,

@@ -96,6 +96,8 @@ struct Decisions {
   // The weights of the blocks rest there too, and a block has them on the device while it runs: the
   // same bits. With offload_optimizer, whose windows update them.
   bool offload_params = false;
+  // Frozen tables of rows rest there, and the device reads the rows that it wants: the same bits.
+  bool offload_tables = false;
   // The gradients of the blocks rest there, and a block's are on the device while backward is at it
   // and when they are summed up and applied: the same bits. Not with update_in_backward, which has
   // none to keep.

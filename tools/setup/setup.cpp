@@ -114,6 +114,17 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          "packed_weights=none, or offload_params=none");
 }
 
+// A table that is trained has a gradient, and one that the head shares is read whole.
+void check_offload_embedding(const RunConfig& config, const PlanRequest& r) {
+  const ParamTable& table = r.model->params();
+  if (r.offload_embedding != "cpu" || table.tables_first() < table.flat_elements()) return;
+  const bool tied = r.model->spec().tied;
+  fail(ErrorCode::usage, "a frozen embedding that the head does not share, for offload_embedding",
+       fmt::format("offload_embedding: cpu ({}), and an embedding that is {}",
+                   config.where("offload_embedding"), tied ? "the head too" : "trained"),
+       tied ? "offload_embedding=auto" : "offload_embedding=auto, or freeze=wte");
+}
+
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   AttentionSpec attention;
   const ModelSpec& spec = model.spec();
@@ -476,6 +487,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_offload_params(config, r);
+  check_offload_embedding(config, r);
   if (r.ranks > 1)
     settle_ranks(config, r);
   else if (config.zero != "auto" && config.zero != "0")
