@@ -49,6 +49,9 @@ struct RunConfig {
   bool use_dora = false;
   double d_initial = 0.1;
   int64_t projection_prng_key = 0;
+  int64_t num_virtual_tokens = 20;
+  std::string prompt_tuning_init = "RANDOM";  // RANDOM | TEXT
+  std::string prompt_tuning_init_text;
   std::string init_lora_weights = "true";  // true | gaussian
   std::string bias = "none";               // none | all | lora_only
   std::vector<std::string> modules_to_save;

@@ -89,7 +89,8 @@ std::string one_at_a_time(PlanRequest& r) {
 // Half the length in the same micro-batches; a global batch in tokens has more of them. Empty: it
 // cannot be cut so.
 std::string half_length(PlanRequest& r) {
-  const int64_t T = r.T / 2, tokens = r.keys.global_tokens;
+  const int64_t front = r.model->front().count;  // virtual tokens, of which max_length counts none
+  const int64_t T = (r.T - front) / 2, tokens = r.keys.global_tokens;
   std::string text = fmt::format("max_length={}", T);
   if (tokens > 0) {
     const int64_t G = tokens / T;
@@ -102,7 +103,7 @@ std::string half_length(PlanRequest& r) {
     r.global_batch = G;
     if (r.keys.global_size > 0) r.keys.global_size = G;
   }
-  r.T = T;
+  r.T = front + T;
   return text;
 }
 
