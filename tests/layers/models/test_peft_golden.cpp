@@ -290,6 +290,11 @@ TEST(Peft, RefusesWhatDoesNotFit) {
   refuse([](PeftConfig& c) { c.target_modules = {"attention"}; },
          {"all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"});
   refuse([](PeftConfig& c) { c.target_modules = {"q_proj", "lm_head"}; }, {"lm_head"});
+  // A name is whole: PEFT asks for a path that is it or ends with a dot and it.
+  refuse([](PeftConfig& c) { c.target_modules = {"proj"}; },
+         {"target_modules to name linear modules", "found: proj"});
+  refuse([](PeftConfig& c) { c.target_modules = {"attn.q_proj"}; },
+         {"target_modules to name linear modules", "found: attn.q_proj"});
   refuse([](PeftConfig& c) { c.target_modules = {".*xyz.*"}, c.target_expression = true; },
          {".*xyz.*"});
   refuse([](PeftConfig& c) { c.target_modules = {"(q"}, c.target_expression = true; },

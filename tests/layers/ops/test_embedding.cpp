@@ -374,6 +374,24 @@ TEST(Embedding, RefusesTokensAndPositionsOutOfRange) {
   both({"positions -1 to 1"}, {0, 0, 0, 0, 0, 0}, -1);
 }
 
+// Of sequences longer than the table each document must fit: one of P tokens does, one of P + 1 not.
+TEST(Embedding, DocumentsAreAsLongAsTheTableAtMost) {
+  const auto run = [](const Values& starts) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_forward(c.ctx(), c.output("y", {6, 3}, DType::f32),
+                        c.input("tokens", {1, 6}, DType::i32, Values(6)),
+                        c.input("wte", {4, 3}, DType::f32, Values(12)),
+                        c.input("wpe", {3, 3}, DType::f32, Values(9)), {},
+                        c.input("document_start", {1, 6}, DType::i32, starts));
+    });
+  };
+  EXPECT_NO_THROW(run({0, 0, 0, 3, 3, 3}));
+  EXPECT_NO_THROW(run({0, 1, 1, 1, 4, 4}));
+  for (const Values& starts : {Values{0, 0, 0, 0, 4, 4}, Values{0, 1, 2, 2, 2, 2}})
+    expect_error(ErrorCode::data, {"positions of [0,P)=[0,3)", "positions 0 to 3", "max_length"},
+                 [&] { run(starts); });
+}
+
 // Types are data too; nothing is asked of them where their gradient is not wanted.
 TEST(Embedding, RefusesTypesThatDoNotFit) {
   struct Call {
