@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "layers/models/recompute.h"
+#include "tools/planner/residence.h"
 
 namespace snug {
 namespace {
