@@ -1,95 +1,90 @@
-// Group: the ranks of a run on one machine, and what they tell each other through a small block of
-// shared memory: where everybody is, who gave up and why, notes of a few bytes. Ranks are threads of one
-// process, or processes that inherited the block's file.
+// Group: the ranks of a run and what they tell each other besides tensors: that they are there, notes of a
+// few bytes, who gave up and why. What carries that is a transport's own:
 //
-// A barrier is a counter of each rank. Who waits spins for some microseconds, then sleeps on a futex;
-// it wakes up at least every 50 ms to see whether another rank has given up or its process is gone, or
-// neither came nor went on (go_on()) for the time-out.
+//   local_group.h   ranks of one machine, by a block of memory that they share
+//   mpi_group.h     ranks of any machines, by messages of Open MPI's
+//
 // Everybody who comes to a barrier says at which call it is, so that ranks that are at different ones
-// are told apart instead of reading each other's bytes.
+// are told apart instead of reading each other's bytes. Nobody waits for ever: a rank that has given up,
+// whose process is gone, or that neither came nor went on (go_on()) within the time-out ends the wait of
+// all others with its name.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace snug {
 
 inline constexpr int kMostRanks = 64;
 
-struct GroupBlock;
+class Transport;
 
 class Group {
  public:
   // Seconds that a rank waits for another, unless set_timeout() says otherwise.
   static constexpr double kTimeout = 600;
+  static constexpr int64_t kMostExchanged = 512;  // bytes of a note
+  static constexpr size_t kMostWhat = 31;         // characters of a call's name that are told apart
 
-  // One for each rank, of threads of this process.
-  static std::vector<std::unique_ptr<Group>> of_threads(int size);
-  // Of processes: the files of a block and of an arena for every rank, for launch.h to hand on.
-  struct Files {
-    int block = -1;
-    std::vector<int> arenas;
-  };
-  static Files make_files(int size);
-  // The rank of this process in a group whose files it has.
-  static std::unique_ptr<Group> of_processes(int rank, const Files& files);
-  ~Group();
+  virtual ~Group() = default;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   void set_timeout(double seconds) { timeout_ = seconds; }
-  // The file that the arena of this process is of (Settings::arena_file); -1 of threads.
-  int arena_file() const;
-  // The others' arenas, once all ranks have reserved theirs, of one size.
-  void attach(std::byte* arena, int64_t bytes);
-  // The arena of a rank as it is mapped here; null before attach().
-  std::byte* arena(int rank) const { return arenas_[static_cast<size_t>(rank)]; }
+  double timeout() const { return timeout_; }
+
+  // What moves tensors between these ranks; the group outlives it.
+  virtual std::unique_ptr<Transport> transport() = 0;
+  // The file that the arena of this process is of, for others to read (Settings::arena_file); -1: none.
+  virtual int arena_file() const = 0;
 
   // Returns when all ranks are here. `what` is a static string, `tag` a number that is the same on all
   // of them. Throws collective.
-  void barrier(const char* what, uint64_t tag = 0);
-  // out[r] = the `bytes` that rank r gave, Transport::kMostExchanged at most.
-  void exchange(const char* what, void* out, const void* mine, int64_t bytes);
+  virtual void barrier(const char* what, uint64_t tag = 0) = 0;
+  // out[r] = the `bytes` that rank r gave, kMostExchanged at most.
+  virtual void exchange(const char* what, void* out, const void* mine, int64_t bytes) = 0;
   // This rank gives up: whoever waits for it throws. The first reason stays.
-  void give_up(const std::string& why) noexcept;
-  static void give_up(GroupBlock& block, int rank, const std::string& why) noexcept;
+  virtual void give_up(const std::string& why) noexcept = 0;
   // This rank goes on with what others wait for, however long that takes: they count their time-out from
   // here. From any thread; takes no memory.
-  void go_on() noexcept;
-  // Gives up for `rank` if its process is gone.
-  void look_after(int rank) noexcept;
+  virtual void go_on() noexcept = 0;
+  // Gives up for `rank` if its process is gone. From any thread.
+  virtual void look_after(int rank) noexcept = 0;
   // The same, and if it has not gone on with `what` within the time-out of this rank, which waits for that
   // since `began` (monotonic_seconds()).
-  void look_after(int rank, const char* what, double began) noexcept;
-  double timeout() const { return timeout_; }
+  virtual void look_after(int rank, const char* what, double began) noexcept = 0;
+  // Waits until the process of `rank` is gone, `seconds` at most: it has something to say first.
+  virtual void await_end(int rank, double seconds) noexcept = 0;
   // Who did, and the reason; -1: nobody.
-  int who_gave_up() const;
-  bool given_up() const;
-  std::string reason() const;
+  virtual int who_gave_up() const = 0;
+  // Which rank said so: that one itself, or another of it.
+  virtual int who_told() const = 0;
+  bool given_up() const { return who_gave_up() >= 0; }
+  virtual std::string reason() const = 0;
 
-  // What the process that starts ranks does with the block.
-  static GroupBlock& map_block(int file);
+ protected:
+  Group(int rank, int size) : rank_(rank), size_(size) {}
+  // What all groups say alike.
+  [[noreturn]] void throw_given_up() const;
+  [[noreturn]] void throw_apart(const std::string& found) const;
+  std::string late_text(const char* what, const char* last) const;
+  static std::string gone_text(int pid, const char* last);
+  // `found` of throw_apart(): two ranks at a call, each with its tag.
+  std::string apart_text(const char* what, uint64_t tag, int other, const char* others_what,
+                         uint64_t others_tag, int64_t call) const;
+
+  std::atomic<double> timeout_{kTimeout};
 
  private:
-  Group(int rank, int size) : rank_(rank), size_(size), arenas_(static_cast<size_t>(size)) {}
-  [[noreturn]] void throw_given_up() const;
-  void wait(int64_t turn);
-  bool overdue(int rank, double began) const;
-  void check_alike(int64_t turn, const char* what, uint64_t tag) const;
-
   int rank_, size_;
-  double timeout_ = kTimeout;
-  GroupBlock* block_ = nullptr;
-  std::shared_ptr<GroupBlock> shared_;  // of threads
-  Files files_;
-  int64_t turn_ = 0;
-  int64_t arena_bytes_ = 0;
-  std::vector<std::byte*> arenas_;
 };
+
+// Whether a process of this machine has ended, one that nobody has waited for yet too.
+bool process_gone(int pid);
 
 }  // namespace snug

@@ -83,8 +83,8 @@ std::string end_text(int status) {
 int launch_ranks(int ranks) {
   // Ranks ignore SIGUSR1 from their start on, until they handle it.
   std::signal(SIGUSR1, SIG_IGN);
-  const Group::Files files = Group::make_files(ranks);
-  GroupBlock& block = Group::map_block(files.block);
+  const LocalGroup::Files files = LocalGroup::make_files(ranks);
+  GroupBlock& block = LocalGroup::map_block(files.block);
   std::vector<std::string> words = own_arguments();
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -136,7 +136,7 @@ int launch_ranks(int ranks) {
     first_bad = rank;
     since = monotonic_seconds();
     // Of one that told why, that stays.
-    Group::give_up(block, rank, end_text(status));
+    LocalGroup::give_up(block, rank, end_text(status), rank);
     if (WIFSIGNALED(status) && rank == 0 && WTERMSIG(status) != passed)
       std::fputs(fmt::format("collective: expected all {} ranks to go on\n  found: rank 0: {}\n"
                              "  try:   resume=latest, once the reason is gone\n",
@@ -155,14 +155,14 @@ std::unique_ptr<Group> launched_group() {
   if (place == nullptr) return nullptr;
   std::istringstream in(place);
   int rank = -1;
-  Group::Files files;
+  LocalGroup::Files files;
   in >> rank >> files.block;
   for (int file = -1; in >> file;) files.arenas.push_back(file);
   if (rank < 0 || files.block < 0 || rank >= static_cast<int>(files.arenas.size()) ||
       fcntl(files.block, F_GETFD) < 0)
     fail(ErrorCode::usage, fmt::format("no {} but that of the command's own ranks", kRankVariable),
          fmt::format("{}={}", kRankVariable, place), fmt::format("unset {}", kRankVariable));
-  return Group::of_processes(rank, files);
+  return LocalGroup::of_processes(rank, files);
 }
 
 }  // namespace snug

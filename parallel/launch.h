@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "parallel/group.h"
+#include "parallel/local_group.h"
 
 namespace snug {
 

@@ -5,36 +5,12 @@
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
+#include "parallel/rank_sum.h"
 
 namespace snug {
 namespace {
 
 constexpr int64_t kChunkBytes = 256 << 10;
-constexpr int64_t kChunkElements = 1024;  // whose sums stay in the first-level cache
-
-// out (+)= the sum of `from`, rank 0 first.
-template <class T>
-void sum_chunk(T* out, bool add, const T* const* from, int ranks, int64_t n) {
-  float sums[kChunkElements];
-  for (int64_t i = 0; i < n; ++i) sums[i] = to_f32(from[0][i]);
-  for (int r = 1; r < ranks; ++r) {
-    const T* const x = from[r];
-    for (int64_t i = 0; i < n; ++i) sums[i] += to_f32(x[i]);
-  }
-  if (add)
-    for (int64_t i = 0; i < n; ++i) sums[i] = to_f32(out[i]) + sums[i];
-  for (int64_t i = 0; i < n; ++i) out[i] = from_f32<T>(sums[i]);
-}
-
-template <class T>
-void sum_ranks(void* out, bool add, const std::byte* const* from, int ranks, int64_t n,
-               int threads) {
-  parallel_chunks(threads, n, kChunkElements, [&](int64_t begin, int64_t end) {
-    const T* at[kMostRanks];
-    for (int r = 0; r < ranks; ++r) at[r] = reinterpret_cast<const T*>(from[r]) + begin;
-    sum_chunk(static_cast<T*>(out) + begin, add, at, ranks, end - begin);
-  });
-}
 
 }  // namespace
 
@@ -72,26 +48,20 @@ void LocalTransport::sum(const GradView& mine, const View& full, int threads) {
   const std::byte* from[kMostRanks];
   const int64_t bytes = mine.view.bytes();
   for (int r = 0; r < size(); ++r) from[r] = theirs(r, full) + rank() * bytes;
-  const int64_t n = mine.view.elements();
-  if (full.dtype == DType::f32)
-    sum_ranks<float>(mine.view.data, mine.add, from, size(), n, threads);
-  else if (full.dtype == DType::bf16)
-    sum_ranks<bf16>(mine.view.data, mine.add, from, size(), n, threads);
-  else
-    fail(ErrorCode::unsupported, "sums of f32 or bf16", to_string(full.dtype),
-         "this is a defect in Snug: please report it");
+  sum_ranks(mine, from, size(), threads);
 }
 
-void LocalTransport::reduce_scatter_sum(const GradView& mine, const View& full, int threads) {
+void LocalTransport::reduce_scatter_sum(const GradView& mine, const View& full,
+                                        const View& /*staging*/, int threads) {
   group_.barrier("reduce_scatter", static_cast<uint64_t>(full.bytes()));
   sum(mine, full, threads);
   group_.barrier("reduce_scatter: read", static_cast<uint64_t>(full.bytes()));
 }
 
-void LocalTransport::all_reduce_sum(const View& x, int threads) {
+void LocalTransport::all_reduce_sum(const View& x, const View& staging, int threads) {
   const int64_t n = x.elements() / size();
   const View own = x.reshaped({x.elements()}).rows(rank() * n, n);
-  reduce_scatter_sum({own, false}, x, threads);
+  reduce_scatter_sum({own, false}, x, staging, threads);
   all_gather(x, own, threads);
 }
 

@@ -1,4 +1,4 @@
-// LocalTransport: ranks that can read each other's arenas, as those of one machine do (group.h). There
+// LocalTransport: ranks that can read each other's arenas, as those of one machine do (local_group.h). There
 // are no buffers in between: all ranks have one schedule, so a tensor of another rank lies where this
 // one's does, and is read there.
 //
@@ -8,20 +8,22 @@
 // The second wait is for those who still read what this rank may change next.
 #pragma once
 
-#include "parallel/group.h"
+#include "parallel/local_group.h"
 #include "parallel/rank_comm.h"
 
 namespace snug {
 
 class LocalTransport final : public Transport {
  public:
-  explicit LocalTransport(Group& group) : group_(group) {}
+  explicit LocalTransport(LocalGroup& group) : group_(group) {}
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
   void attach(std::byte* arena, int64_t bytes) override;
   void all_gather(const View& full, const View& mine, int threads) override;
-  void reduce_scatter_sum(const GradView& mine, const View& full, int threads) override;
-  void all_reduce_sum(const View& x, int threads) override;
+  void reduce_scatter_sum(const GradView& mine, const View& full, const View& staging,
+                          int threads) override;
+  void all_reduce_sum(const View& x, const View& staging, int threads) override;
+  bool shares_memory() const override { return true; }
   void exchange(const char* what, void* out, const void* mine, int64_t bytes) override {
     group_.exchange(what, out, mine, bytes);
   }
@@ -31,7 +33,7 @@ class LocalTransport final : public Transport {
   const std::byte* theirs(int rank, const View& mine) const;
   void sum(const GradView& mine, const View& full, int threads);
 
-  Group& group_;
+  LocalGroup& group_;
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "parallel/rank_comm.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,20 @@ void RankComm::check(Context& ctx, const View& full, const View& piece) const {
   require(ctx.host_reads(), "collectives in memory that the host reads");
 }
 
+Staging staging_of(int64_t piece, int64_t element_bytes, int ranks) {
+  constexpr int64_t kAlike = 256;
+  const int64_t most = kStagingBytes / element_bytes / (2 * std::max(1, ranks - 1));
+  const int64_t chunk = std::max(kAlike, most / kAlike * kAlike);
+  return piece <= chunk ? Staging{piece, 1} : Staging{chunk, 2};
+}
+
+Tensor RankComm::staging(Context& ctx, const View& full) const {
+  if (!staged_ || size_ == 1 || full.elements() == 0) return {};
+  const Staging s = staging_of(full.elements() / size_, size_of(full.dtype), size_);
+  return ctx.tensor(Name("ranks.received"), {s.halves * (size_ - 1) * s.chunk}, full.dtype,
+                    Category::workspace);
+}
+
 void RankComm::all_gather(Context& ctx, const View& full, const View& mine) {
   check(ctx, full, mine);
   Op op(ctx, "all_gather", {.flops = 0, .bytes = 2 * full.bytes()});
@@ -43,14 +58,16 @@ void RankComm::reduce_scatter_sum(Context& ctx, const GradView& mine, const View
   check(ctx, full, mine.view);
   Op op(ctx, mine.add ? "reduce_scatter_add" : "reduce_scatter",
         {.flops = full.elements(), .bytes = full.bytes() + (mine.add ? 2 : 1) * mine.view.bytes()});
-  if (op.run()) transport_->reduce_scatter_sum(mine, full, ctx.threads());
+  const Tensor room = staging(ctx, full);
+  if (op.run()) transport_->reduce_scatter_sum(mine, full, room.view(), ctx.threads());
 }
 
 void RankComm::all_reduce_sum(Context& ctx, const View& x) {
   require(x.elements() % size_ == 0, "a multiple of size() elements");
   check(ctx, x, x.rows(0, x.elements() / size_));
   Op op(ctx, "all_reduce", {.flops = x.elements(), .bytes = 3 * x.bytes()});
-  if (op.run()) transport_->all_reduce_sum(x, ctx.threads());
+  const Tensor room = staging(ctx, x);
+  if (op.run()) transport_->all_reduce_sum(x, room.view(), ctx.threads());
 }
 
 void RankComm::sum_step(Context& ctx, const View& state) {
@@ -64,7 +81,7 @@ void RankComm::sum_step(Context& ctx, const View& state) {
   };
   StepState& s = *step_state(state);
   const Sums mine{s.loss_sum, s.grad_square_sum, s.loss_tokens, s.first_bad_element, s.found_inf};
-  require(size_ <= kMostRanks, "at most 64 ranks that share memory");
+  require(size_ <= kMostRanks, "at most 64 ranks");
   Sums all[kMostRanks];
   transport_->exchange("sum_step", all, &mine, sizeof(Sums));
   s.loss_sum = s.grad_square_sum = 0;

@@ -5,6 +5,9 @@
 //        sum is the same on every rank, in every run and over every transport.
 // Bytes  of N ranks and a tensor of M bytes, that a rank reads from others: all_gather and
 //        reduce_scatter M (N - 1) / N, all_reduce twice that.
+// Room   of ranks that share no memory: what others send of a sum waits in a planned tensor of
+//        kStagingBytes at most (about; of many ranks 256 elements of each), in two halves of which one
+//        is filled while the other is summed. What is gathered comes to its place.
 #pragma once
 
 #include "engine/seams/comm.h"
@@ -21,21 +24,35 @@ class Transport {
   virtual int size() const = 0;
   virtual void attach(std::byte* arena, int64_t bytes) = 0;
   virtual void all_gather(const View& full, const View& mine, int threads) = 0;
-  virtual void reduce_scatter_sum(const GradView& mine, const View& full, int threads) = 0;
-  virtual void all_reduce_sum(const View& x, int threads) = 0;
-  // out[r] = what rank r gave: `bytes` of each, kMostExchanged at most.
-  static constexpr int64_t kMostExchanged = 512;
+  // `staging`: staging_elements() of full's dtype, or no tensor if shares_memory().
+  virtual void reduce_scatter_sum(const GradView& mine, const View& full, const View& staging,
+                                  int threads) = 0;
+  virtual void all_reduce_sum(const View& x, const View& staging, int threads) = 0;
+  virtual bool shares_memory() const = 0;
+  // out[r] = what rank r gave: `bytes` of each, Group::kMostExchanged at most.
   virtual void exchange(const char* what, void* out, const void* mine, int64_t bytes) = 0;
 };
+
+// Where a rank's N - 1 others send what it sums: of the whole piece, or twice of chunks of it.
+inline constexpr int64_t kStagingBytes = 4 << 20;
+struct Staging {
+  int64_t chunk;  // elements of a rank's piece
+  int halves;     // 1: the chunk is the piece
+};
+Staging staging_of(int64_t piece, int64_t element_bytes, int ranks);
 
 // Of a recorded op that is a collective of `ranks`: bytes that a rank reads from others; -1: it is none.
 int64_t received_bytes(const OpRecord& op, int ranks);
 
 class RankComm final : public Comm {
  public:
-  explicit RankComm(int size) : size_(size) {}  // of a plan
+  // Of a plan; `staged`: for a transport whose ranks share no memory.
+  explicit RankComm(int size, bool staged) : size_(size), staged_(staged) {}
   explicit RankComm(Transport& transport)
-      : transport_(&transport), rank_(transport.rank()), size_(transport.size()) {}
+      : transport_(&transport),
+        rank_(transport.rank()),
+        size_(transport.size()),
+        staged_(!transport.shares_memory()) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   void attach(std::byte* arena, int64_t bytes) override;
@@ -46,9 +63,11 @@ class RankComm final : public Comm {
 
  private:
   void check(Context& ctx, const View& full, const View& piece) const;
+  Tensor staging(Context& ctx, const View& full) const;
 
   Transport* transport_ = nullptr;
   int rank_ = 0, size_ = 1;
+  bool staged_ = false;
 };
 
 }  // namespace snug

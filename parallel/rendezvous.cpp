@@ -98,7 +98,7 @@ struct Message {
   }
 };
 
-bool send_files(int socket, const Group::Files& files) {
+bool send_files(int socket, const LocalGroup::Files& files) {
   std::vector<int> list = {files.block};
   list.insert(list.end(), files.arenas.begin(), files.arenas.end());
   Message m(static_cast<int>(list.size()));
@@ -110,7 +110,7 @@ bool send_files(int socket, const Group::Files& files) {
   return sendmsg(socket, &m.header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof m.rank);
 }
 
-bool receive_files(int socket, int size, Group::Files& files) {
+bool receive_files(int socket, int size, LocalGroup::Files& files) {
   Message m(size + 1);
   if (recvmsg(socket, &m.header, 0) != static_cast<ssize_t>(sizeof m.rank)) return false;
   const cmsghdr* const c = CMSG_FIRSTHDR(&m.header);
@@ -131,14 +131,14 @@ bool receive_files(int socket, int size, Group::Files& files) {
        "all ranks on one machine under one launcher, or a longer ddp_timeout");
 }
 
-Group::Files hand_out(const ForeignPlace& place, double seconds) {
+LocalGroup::Files hand_out(const ForeignPlace& place, double seconds) {
   socklen_t length = 0;
   const sockaddr_un address = address_of(place.key, length);
   const Socket door;
   if (bind(door.file, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       listen(door.file, place.size) != 0)
     system_refused("meet");
-  const Group::Files files = Group::make_files(place.size);
+  const LocalGroup::Files files = LocalGroup::make_files(place.size);
   const double until = monotonic_seconds() + seconds;
   for (int left = place.size - 1; left > 0;) {
     pollfd at = {door.file, POLLIN, 0};
@@ -153,11 +153,11 @@ Group::Files hand_out(const ForeignPlace& place, double seconds) {
   return files;
 }
 
-Group::Files fetch(const ForeignPlace& place, double seconds) {
+LocalGroup::Files fetch(const ForeignPlace& place, double seconds) {
   socklen_t length = 0;
   const sockaddr_un address = address_of(place.key, length);
   const double until = monotonic_seconds() + seconds;
-  Group::Files files;
+  LocalGroup::Files files;
   while (monotonic_seconds() < until) {
     const Socket one;
     const timeval patience = {.tv_sec = 1, .tv_usec = 0};
@@ -193,14 +193,14 @@ std::optional<ForeignPlace> foreign_place(const Variables& variables) {
       fail(ErrorCode::usage, fmt::format("a rank below {}", said),
            fmt::format("{}={}", l.rank, rank), fmt::format("unset {} and {}", l.rank, l.size));
     const char* const nodes = l.rank == kSlurmRank ? variables("SLURM_STEP_NUM_NODES") : nullptr;
-    if (size > kMostRanks || (nodes && std::strcmp(nodes, "1") != 0) ||
-        (variables(l.local) && number_of(variables, l.local) != size))
-      fail(ErrorCode::unsupported, fmt::format("at most {} ranks, all on one machine", kMostRanks),
-           nodes ? fmt::format("{}, SLURM_STEP_NUM_NODES={}", said, nodes)
-                 : fmt::format("{}, {}={}", said, l.local,
-                               variables(l.local) ? variables(l.local) : "none"),
-           "fewer ranks, on one machine");
-    found = ForeignPlace{rank, size, said, ""};
+    if (size > kMostRanks)
+      fail(ErrorCode::unsupported, fmt::format("at most {} ranks", kMostRanks), said,
+           "fewer ranks");
+    found = ForeignPlace{rank, size, said, "", ""};
+    if (nodes && std::strcmp(nodes, "1") != 0)
+      found->apart = fmt::format("{}, SLURM_STEP_NUM_NODES={}", said, nodes);
+    else if (variables(l.local) && number_of(variables, l.local) != size)
+      found->apart = fmt::format("{}, {}={}", said, l.local, variables(l.local));
     for (const char* const key : l.keys)
       if (const char* const value = variables(key))
         found->key += fmt::format("{}{}", found->key.empty() ? "" : "-", value);
@@ -214,9 +214,12 @@ std::optional<ForeignPlace> foreign_place() {
   return foreign_place([](const char* name) { return std::getenv(name); });
 }
 
-std::unique_ptr<Group> meet_ranks(const ForeignPlace& place, double seconds) {
-  return Group::of_processes(place.rank,
-                             place.rank == 0 ? hand_out(place, seconds) : fetch(place, seconds));
+std::unique_ptr<LocalGroup> meet_ranks(const ForeignPlace& place, double seconds) {
+  if (!place.apart.empty())
+    fail(ErrorCode::unsupported, "ranks of one machine for transport: local", place.apart,
+         "transport=mpi under mpirun, or all ranks on one machine");
+  return LocalGroup::of_processes(
+      place.rank, place.rank == 0 ? hand_out(place, seconds) : fetch(place, seconds));
 }
 
 }  // namespace snug

@@ -6,6 +6,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/core/units.h"
+#include "layers/models/adapter_files.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/output_file.h"
 #include "tools/commands.h"
@@ -88,6 +89,13 @@ int convert_command(const Arguments& arguments) {
   if (!std::filesystem::is_directory(model, ignored))
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors", model,
          "--model run1/final");
+  if (is_adapter_folder(model)) {
+    const std::string base = read_adapter_config(model).base;
+    fail(ErrorCode::usage, "--model as a folder with a whole model",
+         fmt::format("{}, an adapter", model),
+         fmt::format("snug merge --model {} --adapter {} --output merged, then --model merged",
+                     base.empty() ? "BASE" : base, model));
+  }
   if (dtype.empty()) dtype = gguf ? "f16" : "f32";
   const std::string_view type = parse_dtype(dtype, gguf);
   ExportReport report;

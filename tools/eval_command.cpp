@@ -62,7 +62,7 @@ int eval_text(EvalArguments& a) {
     const bool at_most = a.length == 0 && a.stride == 0;
     data = prepare_data(a.config, tokenizer, spec.V, a.stride > 0 ? 1 : o.T, scratch.path(), false,
                         {.budget = o.host_budget, .key = "--memory ", .set = o.memory > 0}, false,
-                        at_most);
+                        at_most, o.front);
     if (at_most && data.T < o.T) {
       tell(stderr, "Note: no file has {} tokens: samples of {}, as with --max-length {}.\n",
            o.T + 1, data.T, data.T);
@@ -70,7 +70,7 @@ int eval_text(EvalArguments& a) {
     }
     o.eval_batch = std::min(o.eval_batch, data.eval_samples);
   });
-  const int64_t T = in.plan.decisions.T;
+  const int64_t T = in.plan.decisions.T - in.model->front().count;
   const EvalResult r =
       a.stride > 0 ? evaluate_strided(*in.session, *data.eval, a.stride, a.config.max_eval_samples)
                    : evaluate_samples(*in.session, data, data.eval_samples);

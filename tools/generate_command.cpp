@@ -261,7 +261,7 @@ int chat(GenerateArguments& a, bool one_turn) {
       show(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     } else {
       show("\n");
-      note_end(answer.end, in.plan.decisions.kv_length);
+      note_end(answer.end, text_room(*in.session));
     }
   };
   if (one_turn) {
@@ -358,7 +358,7 @@ int generate_command(const Arguments& arguments) {
         rest += "\n";
         if (a.request.options.logprobs >= 0) rest += "\n" + chances_text(text, tokenizer);
         show(rest);
-        note_end(text.end, in.plan.decisions.kv_length);
+        note_end(text.end, text_room(*in.session));
       },
       shown);
   return 0;

@@ -159,6 +159,7 @@ int train_command(const Arguments& arguments) {
   if (std::getenv(kRankVariable) == nullptr) {
     if (place) adopt_ranks(config, place->size, place->said);
     check_running_ranks(config);
+    if (!place) check_launcher(config);
     if (config.ranks > 1 && !place) return launch_ranks(static_cast<int>(config.ranks));
   }
   return train(config);

@@ -16,7 +16,7 @@ constexpr int64_t kAnchors = 8192;  // of all files: 128 KiB, whatever the corpu
 }  // namespace
 
 WindowDataset::WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOptions options)
-    : T_(T), shuffle_(options.shuffle), order_(1, options.seed) {
+    : T_(T), shuffle_(options.shuffle), front_(options.front), order_(1, options.seed) {
   if (T < 1 || T > (int64_t{1} << 40))
     fail(ErrorCode::usage, "a sample length (max_length) from 1 to 2^40", fmt::format("{}", T),
          "set max_length, for example 1024");
@@ -143,18 +143,27 @@ void WindowDataset::fill_window(const Window& window, int32_t* tokens, int32_t* 
   file.file().verify();
 }
 
+template <class Which>
+void WindowDataset::fill_rows(int64_t count, int32_t* tokens, int32_t* targets,
+                              int32_t* document_start, Which&& which) const {
+  require(front_.count == 0 || !document_start, "no documents apart behind tokens in front");
+  const int64_t row = front_.count + T_;
+  for (int64_t j = 0; j < count; ++j) {
+    std::fill_n(targets + j * row, front_.count, -100);
+    fill_window(which(j), front_.write(tokens + j * row), targets + j * row + front_.count,
+                document_start ? document_start + j * row : nullptr);
+  }
+}
+
 void WindowDataset::fill(int64_t k0, int64_t count, int32_t* tokens, int32_t* targets,
                          int32_t* document_start) const {
-  for (int64_t j = 0; j < count; ++j)
-    fill_window(train_window(k0 + j), tokens + j * T_, targets + j * T_,
-                document_start ? document_start + j * T_ : nullptr);
+  fill_rows(count, tokens, targets, document_start,
+            [&](int64_t j) { return train_window(k0 + j); });
 }
 
 void WindowDataset::fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_t* targets,
                               int32_t* document_start) const {
-  for (int64_t j = 0; j < count; ++j)
-    fill_window(eval_window(e0 + j), tokens + j * T_, targets + j * T_,
-                document_start ? document_start + j * T_ : nullptr);
+  fill_rows(count, tokens, targets, document_start, [&](int64_t j) { return eval_window(e0 + j); });
 }
 
 int64_t WindowDataset::targets_of(const Window& window) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/data/dataset_order.h"
+#include "engine/data/front_tokens.h"
 #include "engine/data/split_file.h"
 #include "engine/data/token_file.h"
 
@@ -20,6 +21,9 @@ struct WindowOptions {
   double eval_fraction = 0.0;
   uint64_t seed = 42;
   bool shuffle = true;  // false: training samples in the order of the files
+  // Before each window of fill() and fill_eval(), whose rows are so much longer; no targets. Documents are not
+  // kept apart then.
+  FrontTokens front = {};
 };
 
 // Windows over one or more token files; no window crosses a file's end.
@@ -44,7 +48,7 @@ class WindowDataset {
   int64_t held_out_documents() const { return held_; }
 
   // Training samples k0 .. k0 + count - 1 of the run, epochs following each other: row j of tokens
-  // and targets, both (count, T), is sample k0 + j; targets are tokens one place later. Takes no
+  // and targets, both (count, front + T), is sample k0 + j; targets are tokens one place later. Takes no
   // memory. Throws DataLost if a file is not what it was.
   // With document_start (count, T) documents are kept apart: document_start[t] is the place in the
   // sample of the first token of t's document, 0 if it began before the sample, and a document's
@@ -86,6 +90,9 @@ class WindowDataset {
   Window eval_window(int64_t e) const;
   Place locate(const Window& window) const;
   int64_t targets_of(const Window& window) const;
+  template <class Which>
+  void fill_rows(int64_t count, int32_t* tokens, int32_t* targets, int32_t* document_start,
+                 Which&& which) const;
   void fill_window(const Window& window, int32_t* tokens, int32_t* targets,
                    int32_t* document_start) const;
 
@@ -93,6 +100,7 @@ class WindowDataset {
   std::vector<int64_t> first_[2];  // the number of each file's first window
   int64_t T_, train_ = 0, eval_ = 0, documents_ = 0, held_ = 0;
   bool shuffle_;
+  FrontTokens front_;
   PermutedOrder order_;
 };
 

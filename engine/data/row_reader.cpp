@@ -131,7 +131,7 @@ class Reader {
                   const std::function<void(int64_t)>& progress) {
     const uint64_t made_by =
         *content_ == Content::ids || !tokenizer_ ? 0 : tokenizer_->fingerprint();
-    writer_.emplace(out, form_, vocabulary_, made_by, source);
+    writer_.emplace(out, form_, vocabulary_ + o_.front.count, made_by, source);
     for (const Source& file : sources_)
       for_each_record(file.path, o_, file.columns, [&](RowRecord& record) {
         make(record);
@@ -228,6 +228,7 @@ class Reader {
     if (wants_labels() && o_.kind == RowKind::sequence) label(record);
     if (rewarded()) values_ = {record.margin};
     if (!form_.types) types_.clear();
+    put_in_front();
     const bool trains =
         form_.token_labels
             ? std::any_of(row_labels_.begin() + (causal() ? 1 : 0), row_labels_.end(),
@@ -241,6 +242,16 @@ class Reader {
                      .class_id = class_id_,
                      .values = values_});
     if (o_.seen) o_.seen(record, true);
+  }
+
+  void put_in_front() {
+    const FrontTokens& front = o_.front;
+    if (front.count == 0) return;
+    require(causal() && types_.empty(), "causal rows behind tokens in front");
+    const auto n = static_cast<size_t>(front.count);
+    tokens_.insert(tokens_.begin(), n, 0);
+    front.write(tokens_.data());
+    row_labels_.insert(row_labels_.begin(), n, kIgnoredLabel);
   }
 
   bool rewarded() const { return o_.pairs && o_.pairs->use() == PairUse::rewards; }
@@ -505,7 +516,7 @@ uint64_t rows_fingerprint(const std::vector<CorpusFile>& files, const Tokenizer*
   for (const int64_t number :
        {static_cast<int64_t>(o.kind), o.header ? int64_t{*o.header} : 2, int64_t{o.labels},
         o.max_length, static_cast<int64_t>(o.problem_type), o.vocab_size, int64_t{o.places},
-        int64_t{o.marked}})
+        int64_t{o.marked}, o.front.count})
     add(std::to_string(number));
   if (o.chat) add(fingerprint_text(o.chat->fingerprint()));
   if (o.pairs) add("pairs " + fingerprint_text(o.pairs->fingerprint()));

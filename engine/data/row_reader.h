@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "engine/data/corpus.h"
+#include "engine/data/front_tokens.h"
 #include "engine/data/row_file.h"
 #include "engine/text/tokenizer.h"
 
@@ -76,6 +77,8 @@ struct RowOptions {
   // Called with each record in order, once its row is written; `made` is false if it is empty.
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;
   int64_t max_length = 512;  // tokens of a row, special ones included
+  // Before the tokens of each row, of kind causal without pairs; they have no labels.
+  FrontTokens front = {};
   // By class id (id2label). Empty: the values that there are, numbers by size, else sorted by their
   // bytes, as run_glue.py sorts them. Rows to evaluate are read with the names and the problem_type
   // of the report of those trained on. Given: a label is a name of these, or an id below their

@@ -82,7 +82,7 @@ void AddedTokenMatcher::cut(std::string_view text, std::vector<Part>& parts) con
     begin = std::max(begin, done);  // the token before may have taken white space up to here
     if (begin > done) parts.push_back({text.substr(done, begin - done), -1});
     parts.push_back({text.substr(begin, end > begin ? end - begin : 0), token->id});
-    done = std::max(done, end);
+    done = end;  // of a token in white space that was taken: back within it, as Hugging Face goes
   }
   if (done < text.size()) parts.push_back({text.substr(done), -1});
 }

@@ -20,13 +20,18 @@ struct PeftConfig {
   std::vector<std::string> exclude_modules;  // the same; never matched
   // Whether each of the two is one regular expression: PEFT's string, where a list holds names.
   bool target_expression = false, exclude_expression = false;
-  bool use_rslora = false;          // s = alpha / sqrt(r), else alpha / r
-  bool use_dora = false;            // with a magnitude of each row (layers/parts/scaled_linear.h)
-  bool freeze_a = false;            // A stays as it begins: LoRA-FA, Zhang et al., arXiv:2308.03303
-  double d_initial = 0.1;           // of vera: what l_d begins with
-  int64_t projection_prng_key = 0;  // and what its matrices follow from
-  std::string init = "true";        // of A: true (as torch.nn.Linear) | gaussian
-  std::string bias = "none";        // none | all | lora_only: which are trained
+  bool use_rslora = false;  // s = alpha / sqrt(r), else alpha / r
+  bool use_dora = false;    // with a magnitude of each row (layers/parts/scaled_linear.h)
+  bool freeze_a = false;    // A stays as it begins: LoRA-FA, Zhang et al., arXiv:2308.03303
+  // Of prompt_tuning: rows in front of every sequence, and what they begin as: drawn (RANDOM), or the tokens of a
+  // text, again and again (TEXT).
+  int64_t num_virtual_tokens = 0;
+  std::string prompt_init = "RANDOM", prompt_init_text;
+  std::vector<int32_t> prompt_init_tokens;  // those of the text; of no folder
+  double d_initial = 0.1;                   // of vera: what l_d begins with
+  int64_t projection_prng_key = 0;          // and what its matrices follow from
+  std::string init = "true";                // of A: true (as torch.nn.Linear) | gaussian
+  std::string bias = "none";                // none | all | lora_only: which are trained
   // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.
   // A classifier's output is always among them.
   std::vector<std::string> modules_to_save;

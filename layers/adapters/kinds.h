@@ -58,6 +58,7 @@ struct AdapterMethod {
   bool square = true;   // ... the smaller width of its module; else what it reads
   bool bounded = true;  // else of any size
   bool tables = false;  // may be of a table of embeddings too
+  bool front = false;   // of no module: virtual tokens in front of every sequence
   const AdapterKind& (*kind)(const PeftConfig& config) = nullptr;
   // Of a module, whose rank and alpha are known (rank_pattern, alpha_pattern): its piece and what of its
   // layer's adapter it says.

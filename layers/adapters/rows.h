@@ -9,5 +9,6 @@ const AdapterMethod& lora_method();
 const AdapterMethod& ia3_method();
 const AdapterMethod& vera_method();
 const AdapterMethod& miss_method();
+const AdapterMethod& prompt_tuning_method();
 
 }  // namespace snug

@@ -97,6 +97,21 @@ const SafeTensor& AdaptedBase::base(int param, size_t piece, const FilePiece& of
   return made.tensor;
 }
 
+void AdaptedBase::look(int param, const SafeTensor& plain) {
+  const auto adapter = model_.adapters().find(layer_of(model_, param));
+  if (adapter == model_.adapters().end() || adapter->second.first_tokens.empty()) return;
+  const AdaptedLayer place = adapted_layer_of(model_, adapter->first);
+  const std::string name = adapter->second.kind->params(place).front().name;
+  std::vector<float>& values = first_[model_.params().find(name)];
+  values.resize(static_cast<size_t>(adapter->second.front * place.in));
+  const std::vector<int32_t>& tokens = adapter->second.first_tokens;
+  const int64_t bytes = plain.bytes / plain.shape[0];
+  for (int64_t k = 0; k < adapter->second.front; ++k) {
+    const int64_t token = tokens[static_cast<size_t>(k) % tokens.size()];
+    convert(plain.dtype, plain.data + token * bytes, place.in, values.data() + k * place.in);
+  }
+}
+
 void AdaptedBase::add_shared() {
   for (const AdapterKind* kind : kinds_of(model_.adapters())) {
     const std::vector<AdaptedLayer> layers = layers_of(model_.adapters(), *kind);

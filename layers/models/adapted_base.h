@@ -31,6 +31,8 @@ class AdaptedBase {
   const SafeTensor& base(int param, size_t piece, const FilePiece& of_file,
                          const SafeTensor& plain);
   void clear() { made_.clear(); }
+  // Of a table that tokens in front begin as rows of: reads these.
+  void look(int param, const SafeTensor& plain);
   // What a parameter of the adapter begins as, once the weight before it was read; null: drawn.
   const std::vector<float>* first(int param);
 

@@ -96,8 +96,10 @@ struct FieldReader {
   void operator()(std::string PeftConfig::*to) const {
     if (!c.contains(key) || !c[key].is_string()) return;
     p.*to = get_string(c, key.c_str(), path);
+    const std::string words(field.words);
     const std::string choices =
-        "true false" + std::string(field.words.substr(4)) + std::string(field.also_text);
+        (words.starts_with("true") ? "true false" + words.substr(4) : words) +
+        std::string(field.also_text);
     if (!field.fits(p.*to))
       fail(ErrorCode::unsupported, fmt::format("{} {} in {}", key, word_list(choices), path), p.*to,
            std::string(field.advice));
@@ -114,7 +116,8 @@ struct FieldWriter {
   }
   json operator()(std::string PeftConfig::*from) const {
     // Of loftq the base stays, so that to readers the adapter is any other.
-    return p.*from == "true" || p.*from == "loftq" ? json(true) : json(p.*from);
+    if (p.*from == "true" || p.*from == "loftq") return true;
+    return (p.*from).empty() ? json(nullptr) : json(p.*from);
   }
 };
 
@@ -208,6 +211,17 @@ std::vector<std::string> saved_modules(const Model& model, const PeftConfig& con
   return saved;
 }
 
+// What PEFT has of the model beside virtual tokens.
+json front_fields(const ModelSpec& spec, const PeftConfig& config) {
+  const bool text = config.prompt_init == "TEXT" && !config.base.empty();
+  return {{"token_dim", spec.C},
+          {"num_transformer_submodules", 1},
+          {"num_attention_heads", spec.H},
+          {"num_layers", spec.L},
+          {"tokenizer_name_or_path", text ? json(config.base) : json(nullptr)},
+          {"tokenizer_kwargs", nullptr}};
+}
+
 json null_or(const std::vector<std::string>& list) {
   return list.empty() ? json(nullptr) : json(list);
 }
@@ -237,7 +251,7 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
   p.method = method->name;
   for (const AdapterField& field : method->fields)
     std::visit(FieldReader{c, field, path, p}, field.value);
-  p.target_modules = words_of(c, "target_modules", path);
+  if (!method->front) p.target_modules = words_of(c, "target_modules", path);
   if (method->has("exclude_modules")) p.exclude_modules = words_of(c, "exclude_modules", path);
   p.modules_to_save = get_strings(c, "modules_to_save", path);
   if (method->has("feedforward_modules"))
@@ -267,8 +281,11 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
             {"revision", nullptr},
             {"task_type", task ? json(task) : json(nullptr)},
             {"inference_mode", true},
-            {"target_modules", names.targets},
             {"modules_to_save", null_or(saved_modules(model, config))}};
+  if (method.front)
+    c.update(front_fields(model.spec(), config));
+  else
+    c["target_modules"] = names.targets;
   for (const AdapterField& field : method.fields)
     c[std::string(field.key)] = std::visit(FieldWriter{config}, field.value);
   for (const auto& [key, value] : method.constants) c[key] = json::parse(value);

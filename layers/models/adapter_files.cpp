@@ -69,7 +69,10 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param) {
     const FilePiece& from = of_base[adapter.pieces[k].piece];
     FilePiece piece;
     for (const std::string& name : from.names)
-      piece.names.push_back(fmt::format("{}{}{}", kPrefix, without_end(name), placed.param.end));
+      piece.names.push_back(
+          placed.param.whole_name
+              ? placed.param.end
+              : fmt::format("{}{}{}", kPrefix, without_end(name), placed.param.end));
     piece.rows = placed.param.rows_of(adapter, k);
     if (placed.param.by_rows) piece.groups = from.groups;
     pieces.push_back(std::move(piece));
@@ -164,7 +167,13 @@ void check_shared(const SafetensorsReader& file, const Model& model, std::set<st
       used.insert(t->name);
       std::vector<float> theirs(static_cast<size_t>(t->elements()));
       if (convertible(t->dtype)) convert(t->dtype, t->data, t->elements(), theirs.data());
-      if (theirs != values[i])
+      // Rounded where the file is.
+      std::vector<float> own = values[i];
+      for (float& x : own)
+        x = t->dtype == SafeDType::BF16  ? to_f32(from_f32<bf16>(x))
+            : t->dtype == SafeDType::F16 ? to_f32(from_f32<f16>(x))
+                                         : x;
+      if (theirs != own)
         fail(ErrorCode::unsupported,
              fmt::format("{} of {} as its projection_prng_key draws it", t->name, file.path()),
              "another matrix", "an adapter whose config.json has the key that it was made with");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/core/precision.h"
+#include "engine/data/front_tokens.h"
 #include "layers/ops/pair_loss.h"
 #include "layers/parts/block.h"
 #include "layers/parts/embedding.h"
@@ -64,6 +65,8 @@ class Model {
   const Precision& precision() const { return precision_; }
   const ParamTable& params() const { return params_; }
   const Adapters& adapters() const { return adapters_; }
+  // Virtual tokens V, V+1, ..., which every sequence of a batch begins with; 0: none.
+  FrontTokens front() const { return {front_tokens(adapters_), spec_.V}; }
   // The head that reads rows; null for a causal LM.
   const RowsHead* rows_head() const { return rows_head_ ? &*rows_head_ : nullptr; }
   // The lowest layer that backward reaches; L if it reaches none.

@@ -15,6 +15,7 @@
 #include "layers/adapters/first_weights.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
+#include "layers/models/front_tokens.h"
 #include "layers/models/model.h"
 #include "quant/weight_codes.h"
 
@@ -320,9 +321,10 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
       if (!is_saved(path)) saved.push_back(path.substr(0, path.find('.')));
     }
 
+  const AdapterMethod& method = adapter_method(config.method);
+  if (method.front) return resolve_front(spec, config);
   std::vector<std::string> words = config.target_modules;
   const bool all = words.size() == 1 && words.front() == "all-linear";
-  const AdapterMethod& method = adapter_method(config.method);
   std::vector<std::string> feedforward = config.feedforward_modules;
   if (words.empty() && method.scales && feedforward.empty())
     feedforward = default_feedforward(modules);
@@ -469,11 +471,15 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   result.frozen = [trained, still](std::string_view name) {
     return is_adapter_name(name) ? still->count(name) > 0 : trained->count(name) == 0;
   };
+  finish_peft(spec, config, result);
+  return result;
+}
+
+void finish_peft(const ModelSpec& spec, const PeftConfig& config, PeftModel& result) {
   if (!config.codec.empty()) result.codes = block_codes(spec, config.codec, config.doubled);
   const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);
   result.trained = model.params().real_trained_elements();
   result.all = model.params().real_elements();
-  return result;
 }
 
 std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const std::string& codec,
@@ -553,7 +559,8 @@ std::string peft_text(const PeftConfig& c) {
   for (std::vector<std::string>* list : {&targets, &excluded, &saved})
     std::sort(list->begin(), list->end());
   const AdapterMethod& method = adapter_method(c.method);
-  std::string text = fmt::format("{} targets [{}]", method.text(c), fmt::join(targets, " "));
+  std::string text = method.text(c);
+  if (!method.front) text += fmt::format(" targets [{}]", fmt::join(targets, " "));
   if (method.has("feedforward_modules")) {
     std::vector<std::string> inputs = c.feedforward_modules;
     std::sort(inputs.begin(), inputs.end());
@@ -562,7 +569,7 @@ std::string peft_text(const PeftConfig& c) {
   if (!excluded.empty()) text += fmt::format(" without [{}]", fmt::join(excluded, " "));
   if (c.use_rslora) text += " rslora";
   if (method.has("bias")) text += " bias " + c.bias;
-  text += fmt::format(" save [{}]", fmt::join(saved, " "));
+  if (!method.front) text += fmt::format(" save [{}]", fmt::join(saved, " "));
   if (c.use_dora) text += " dora";
   if (!c.layers_to_transform.empty())
     text += fmt::format(" layers [{}]", fmt::join(c.layers_to_transform, " "));

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <optional>
 
@@ -13,23 +12,6 @@
 
 namespace snug {
 namespace {
-
-std::string_view trim(std::string_view s) {
-  while (!s.empty() && (s.front() == ' ' || s.front() == '{')) s.remove_prefix(1);
-  while (!s.empty() && (s.back() == ' ' || s.back() == '}')) s.remove_suffix(1);
-  return s;
-}
-
-// Calls f with every piece of `s` between separators.
-template <class F>
-void split(std::string_view s, char separator, F&& f) {
-  while (true) {
-    const size_t at = s.find(separator);
-    f(trim(s.substr(0, at)));
-    if (at == std::string_view::npos) return;
-    s.remove_prefix(at + 1);
-  }
-}
 
 // One of the two keys.
 struct Key {
@@ -101,41 +83,42 @@ std::optional<std::vector<int>> slots_of(const Key& key, std::string_view name, 
        name.empty() ? "a name that is empty" : fmt::format("\"{}\"", name), advice);
 }
 
-int64_t layer_number(const Key& key, std::string_view text, int64_t L) {
-  int64_t value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= L)
-    fail(ErrorCode::usage, fmt::format("layers between 0 and {} in the {} map", L - 1, key.name),
-         fmt::format("\"{}\"", text), fmt::format("{}=\"{{0-{}: block}}\"", key.name, L - 1));
-  return value;
+// Throws usage on what is no layer of the model.
+void check_layer(const Key& key, std::string_view text, int64_t layer, int64_t L) {
+  if (layer >= 0 && layer < L) return;
+  fail(ErrorCode::usage, fmt::format("layers between 0 and {} in the {} map", L - 1, key.name),
+       fmt::format("\"{}\"", text), fmt::format("{}=\"{{0-{}: block}}\"", key.name, L - 1));
 }
 
-// Calls f with every layer and what the key says of it; layers that a map leaves out are passed
-// over.
-void for_layers(const Key& key, std::string_view text, int64_t L,
-                const std::function<void(int64_t, std::string_view)>& f) {
-  text = trim(text);
-  if (text.find(':') == std::string_view::npos) {
-    for (int64_t l = 0; l < L; ++l) f(l, text);
-    return;
+std::string_view trim(std::string_view s) {
+  while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
+  while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
+  return s;
+}
+
+void check_run(const Key& key, const LayerWords::Run& run, int64_t L) {
+  if (run.words.empty())
+    fail(ErrorCode::usage, fmt::format("{} map entries of the form layers: policy", key.name),
+         fmt::format("\"{}\"", run.entry),
+         fmt::format("{}=\"{{0-5: block, 6-11: none}}\"", key.name));
+  const size_t dash = run.layers.find('-');
+  check_layer(key, trim(run.layers.substr(0, dash)), run.first, L);
+  if (dash != std::string_view::npos)
+    check_layer(key, trim(run.layers.substr(dash + 1)), run.last, L);
+  if (run.last < run.first)
+    fail(ErrorCode::usage, fmt::format("ranges of the {} map to go up", key.name),
+         fmt::format("\"{}\"", run.layers), fmt::format("{}-{}", run.last, run.first));
+}
+
+// Calls f with every layer and the words that the key says of it; layers that a map leaves out are
+// passed over.
+void for_layers(const Key& key, const LayerWords& words, int64_t L,
+                const std::function<void(int64_t, const std::vector<std::string_view>&)>& f) {
+  for (const LayerWords::Run& run : words.runs()) {
+    if (run.map) check_run(key, run, L);
+    const int64_t first = run.map ? run.first : 0, last = run.map ? run.last : L - 1;
+    for (int64_t l = first; l <= last; ++l) f(l, run.words);
   }
-  split(text, ',', [&](std::string_view entry) {
-    const size_t colon = entry.find(':');
-    if (colon == std::string_view::npos)
-      fail(ErrorCode::usage, fmt::format("{} map entries of the form layers: policy", key.name),
-           fmt::format("\"{}\"", entry),
-           fmt::format("{}=\"{{0-5: block, 6-11: none}}\"", key.name));
-    const std::string_view layers = trim(entry.substr(0, colon));
-    const size_t dash = layers.find('-');
-    const int64_t first = layer_number(key, trim(layers.substr(0, dash)), L);
-    const int64_t last = dash == std::string_view::npos
-                             ? first
-                             : layer_number(key, trim(layers.substr(dash + 1)), L);
-    if (last < first)
-      fail(ErrorCode::usage, fmt::format("ranges of the {} map to go up", key.name),
-           fmt::format("\"{}\"", layers), fmt::format("{}-{}", last, first));
-    for (int64_t l = first; l <= last; ++l) f(l, trim(entry.substr(colon + 1)));
-  });
 }
 
 // What some layers have alone is nothing in the others.
@@ -146,7 +129,7 @@ bool known_elsewhere(const Key& key, std::string_view name, const Model& model) 
 }
 
 // True unless a slot is in both; then false, or an error that names it.
-bool apply(std::string_view recompute, std::string_view offload, const Model& model, bool refuse,
+bool apply(const LayerWords& recompute, const LayerWords& offload, const Model& model, bool refuse,
            LayerPolicies& policies) {
   const int64_t L = model.spec().L;
   policies.clear();
@@ -166,7 +149,7 @@ bool apply(std::string_view recompute, std::string_view offload, const Model& mo
         if (refuse)
           fail(ErrorCode::usage, "slots to be either recomputed or offloaded, not both",
                fmt::format("{} of layer {} in recompute ({}) and in offload ({})",
-                           short_name(body.slot(slot)), l, recompute, offload),
+                           short_name(body.slot(slot)), l, recompute.text(), offload.text()),
                "offload=inputs or offload=block, which leave out what is recomputed");
       }
       p = key.policy;
@@ -174,22 +157,22 @@ bool apply(std::string_view recompute, std::string_view offload, const Model& mo
   };
   for (const Key& key : {kRecompute, kOffload})
     for_layers(key, key.policy == SlotPolicy::recompute ? recompute : offload, L,
-               [&](int64_t l, std::string_view policy) {
-                 split(policy, '+', [&](std::string_view name) { set(key, l, name); });
+               [&](int64_t l, const std::vector<std::string_view>& names) {
+                 for (const std::string_view name : names) set(key, l, name);
                });
   return good;
 }
 
 }  // namespace
 
-LayerPolicies parse_policies(std::string_view recompute, std::string_view offload,
+LayerPolicies parse_policies(const LayerWords& recompute, const LayerWords& offload,
                              const Model& model) {
   LayerPolicies policies;
   apply(recompute, offload, model, true, policies);
   return policies;
 }
 
-bool policies_combine(std::string_view recompute, std::string_view offload, const Model& model) {
+bool policies_combine(const LayerWords& recompute, const LayerWords& offload, const Model& model) {
   LayerPolicies policies;
   return apply(recompute, offload, model, false, policies);
 }
@@ -214,19 +197,6 @@ std::string recompute_text(const std::vector<SlotPolicy>& policies, const Body& 
   for (size_t i = 0; i < left.size(); ++i)
     if (left[i]) words.push_back(std::string(short_name(body.slot(static_cast<int>(i)))));
   return words.empty() ? "none" : fmt::format("{}", fmt::join(words, "+"));
-}
-
-std::string recompute_text(const std::vector<std::string>& layers) {
-  std::string text;
-  for (size_t first = 0, end = 0; first < layers.size(); first = end) {
-    while (end < layers.size() && layers[end] == layers[first]) ++end;
-    if (first == 0 && end == layers.size()) return layers[0];
-    text +=
-        fmt::format("{}{}: {}", text.empty() ? "" : ", ",
-                    end - first > 1 ? fmt::format("{}-{}", first, end - 1) : std::to_string(first),
-                    layers[first]);
-  }
-  return text;
 }
 
 }  // namespace snug

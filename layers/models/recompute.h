@@ -16,21 +16,19 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
+#include "layers/models/layer_words.h"
 #include "layers/models/model.h"
 
 namespace snug {
 
 // Policies of all layers. Throws usage, naming the key with the policy, the layer or the slot, on
 // anything unknown and on a slot that is in both.
-LayerPolicies parse_policies(std::string_view recompute, std::string_view offload,
+LayerPolicies parse_policies(const LayerWords& recompute, const LayerWords& offload,
                              const Model& model);
 // Whether no slot is in both; both are good on their own.
-bool policies_combine(std::string_view recompute, std::string_view offload, const Model& model);
+bool policies_combine(const LayerWords& recompute, const LayerWords& offload, const Model& model);
 // The shortest words for the slots of one block that are recomputed; parse_policies reads them.
 std::string recompute_text(const std::vector<SlotPolicy>& policies, const Body& body);
-// Words of every layer as one text: "norms", or "0-5: block, 6-11: none".
-std::string recompute_text(const std::vector<std::string>& layers);
 
 }  // namespace snug

@@ -366,6 +366,7 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
     DecodedTensors decoded(files, threads, folder);
     for (size_t k = 0; k < tensors.size(); ++k) {
       tensors[k] = &decoded.plain(tensors[k]);
+      adapted.look(i, *tensors[k]);
       if (adapted.takes(i, k)) tensors[k] = &adapted.base(i, k, pieces[k], *tensors[k]);
     }
     target.fill(i, [&]<class T>(T* out) {

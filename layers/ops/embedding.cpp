@@ -108,11 +108,12 @@ struct TableRows {
 };
 
 // dwtt = or += its rows of dy: a sum for each chunk of rows and type in `partial`, then the chunks.
+// Types count from `first`; a row of another is passed over.
 template <class D>
-void add_types(int threads, const GradView& dwtt, const D* from, const View& types,
+void add_types(int threads, const GradView& dwtt, const D* from, const View& types, int64_t first,
                const View& partial, int64_t n, int64_t c) {
   const RowSplit split(n);
-  const int64_t width = dwtt.view.elements();
+  const int64_t width = dwtt.view.elements(), kinds = dwtt.view.shape[0];
   const auto* type = types.defined() ? types.as<const int32_t>() : nullptr;
   auto* sums = partial.as<float>();
   const auto add_row = pair_loops<float, D>().add;
@@ -120,8 +121,10 @@ void add_types(int threads, const GradView& dwtt, const D* from, const View& typ
     float* sum = sums + k * width;
     std::fill(sum, sum + width, 0.0f);
     const int64_t end = std::min(n, (k + 1) * split.rows);
-    for (int64_t row = k * split.rows; row < end; ++row)
-      add_row(sum + (type ? type[row] * c : 0), from + row * c, c);
+    for (int64_t row = k * split.rows; row < end; ++row) {
+      const int64_t kind = type ? type[row] - first : 0;
+      if (kind >= 0 && kind < kinds) add_row(sum + kind * c, from + row * c, c);
+    }
   });
   dispatch_gradient(dwtt.view, "dwtt", [&](auto gradient) {
     auto* to = dwtt.view.as<decltype(gradient)>();
@@ -170,7 +173,7 @@ void clear_table(int threads, const View& table) {
 
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
                        const View& wpe, const View& state, const View& document_start,
-                       const View& types, const View& wtt) {
+                       const View& types, const View& wtt, const FrontRows& front) {
   if (wte.shape.rank() != 2)
     fail(ErrorCode::shape, "wte of shape (Vp,C)", describe(wte), "check the weights");
   const int64_t vocabulary = wte.shape[0], c = wte.shape[1];
@@ -189,39 +192,52 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
     fail(ErrorCode::usage, "a table wtt for the types of the tokens",
          describe(types) + " and no wtt", "leave types undefined for a model without them");
   }
+  const bool in_front = front.table.defined();
+  if (in_front) {
+    expect(front.table, "front", {{"K", front.table.shape[0]}, {"C", c}});
+    expect_dtype(front.table, "front", {wte.dtype});
+  }
+  require(in_front || front.beside == 1.0f, "rows that are not multiplied where others are");
   const int64_t n = y.shape[0], T = tokens.shape[1];
   const View& second = wpe.defined() ? wpe : wte;  // a dtype to dispatch on
   const RowLoops of_y = row_loops(y, "y"), of_wte = row_loops(wte, "wte"),
                  of_wpe = row_loops(second, "wpe");
   const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
+  const int64_t sums =
+      int64_t{wpe.defined()} + int64_t{wtt.defined()} + int64_t{front.beside != 1.0f};
   Op op(ctx, "embedding_forward",
-        {.flops = ((wpe.defined() ? 1 : 0) + (wtt.defined() ? 1 : 0)) * n * c,
+        {.flops = sums * n * c,
          .bytes = tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt),
          .link_bytes = wte.with_host ? n * c * size_of(wte.dtype) : 0});
   if (!op.run()) return;
   const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-  if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
+  const int64_t known = vocabulary + (in_front ? front.table.shape[0] : 0);
+  if (ctx.host_reads()) check_tokens(tokens, known, positions, first, document_start);
   if (ctx.host_reads() && document_start.defined())
     check_document_start(document_start, tokens.shape[0], T);
   if (ctx.host_reads() && types.defined()) check_types(types, kinds);
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {
-      embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start, types, wtt);
+      embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start, types, wtt, front);
     });
   const auto* ids = tokens.as<int32_t>();
   const auto* type = types.defined() ? types.as<int32_t>() : nullptr;
   const RowPositions position(first, T, document_start);
-  const TableRows to(y, c), token(wte, c), place(second, c), kind(wtt.defined() ? wtt : wte, c);
+  const TableRows to(y, c), words(wte, c), ahead(in_front ? front.table : wte, c), place(second, c),
+      kind(wtt.defined() ? wtt : wte, c);
+  const auto token = [=](int64_t id) {
+    return id < vocabulary ? words(id) : ahead(id - vocabulary);
+  };
   // f(row) for all rows. The rows of tokens lie anywhere: no hardware foresees them.
   const auto each_row = [&](auto&& f) {
     parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        if (row + kRowsAhead < n) call_near(token(ids[row + kRowsAhead]), token.bytes);
+        if (row + kRowsAhead < n) call_near(token(ids[row + kRowsAhead]), words.bytes);
         f(row);
       }
     });
   };
-  if (!wtt.defined() && wte.dtype == y.dtype && second.dtype == y.dtype) {
+  if (!wtt.defined() && front.beside == 1.0f && wte.dtype == y.dtype && second.dtype == y.dtype) {
     dispatch_float(y, "y", [&](auto tag) {
       using V = decltype(tag);
       const auto sum = float_loops<V>().sum;
@@ -244,6 +260,8 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
     for (int64_t at = 0; at < c; at += kPiece) {
       const int64_t m = std::min(kPiece, c - at);
       of_wte.widen(sum, token(ids[row]), at, m);
+      for (int64_t i = 0; i < m && ids[row] < vocabulary && front.beside != 1.0f; ++i)
+        sum[i] *= front.beside;
       if (wtt.defined()) of_wte.add(sum, kind(type ? type[row] : 0), at, m);
       if (wpe.defined()) of_wpe.add(sum, place(position(row)), at, m);
       of_y.round(to(row), at, sum, m);
@@ -312,7 +330,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     using D = decltype(tag);
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
-    if (want_type) add_types(ctx.threads(), dwtt, from, types, partial, n, c);
+    if (want_type) add_types(ctx.threads(), dwtt, from, types, 0, partial, n, c);
     const RowPositions position(first, T, document_start);
     const auto add_rounded = [&](const GradView& g, const auto& key) {
       auto* rows = order.view().as<int64_t>();
@@ -355,6 +373,36 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
         for (int64_t b = 0; b < B; ++b) add_row(sum, from + (b * T + t) * c, c);
       });
     }
+  });
+}
+
+void embedding_front_backward(Context& ctx, const GradView& dfront, const View& dy,
+                              const View& tokens, int64_t first) {
+  if (dy.shape.rank() != 2)
+    fail(ErrorCode::shape, "dy of shape (N,C)", describe(dy), "reshape it to rows and columns");
+  const int64_t n = dy.shape[0], c = dy.shape[1];
+  check_batch(dy, "dy", tokens, c);
+  const int64_t kinds = dfront.view.shape[0];
+  expect(dfront.view, "dfront", {{"K", kinds}, {"C", c}});
+  expect_gradient_dtype(ctx, dfront.view, "dfront");
+  expect_float(dy, "dy");
+  static const Name kPartial("embedding_front_backward.sums");
+  const Tensor partial =
+      ctx.tensor(kPartial, {most_row_chunks(n), kinds, c}, DType::f32, Category::workspace);
+  // Of rows of sequences, which each have K of them at most.
+  const int64_t named = std::min(n, tokens.shape[0] * kinds);
+  Op op(ctx, "embedding_front_backward",
+        {.flops = named * c,
+         .bytes = tokens.bytes() + named * c * size_of(dy.dtype) +
+                  (dfront.add ? 2 : 1) * dfront.view.bytes()});
+  if (!op.run()) return;
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      embedding_type_gradient_on(queue, dfront, dy, tokens, partial, first);
+    });
+  dispatch_float(dy, "dy", [&](auto tag) {
+    using D = decltype(tag);
+    add_types(ctx.threads(), dfront, dy.as<D>(), tokens, first, partial, n, c);
   });
 }
 

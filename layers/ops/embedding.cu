@@ -10,10 +10,11 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// The type of every row: 0 if types is null.
+// The type of every row, counted from `first`: 0 if types is null.
 struct RowTypes {
   const int32_t* types;
-  __device__ int64_t operator()(int64_t row) const { return types ? types[row] : 0; }
+  int64_t first;
+  __device__ int64_t operator()(int64_t row) const { return types ? types[row] - first : 0; }
 };
 
 // Y of a token's row and, where they are not null, of a type's and a position's; N neighbours a
@@ -22,23 +23,26 @@ template <class Y, class W, class P, int N>
 __global__ void embedding_forward_kernel(Y* y, const int32_t* ids, const W* wte, const P* wpe,
                                          RowPlaces place, int64_t rows, int64_t c,
                                          int64_t vocabulary, int64_t positions, RowTypes type_of,
-                                         const W* wtt, int64_t kinds) {
+                                         const W* wtt, int64_t kinds, const W* front,
+                                         int64_t in_front, float beside) {
   const int64_t pieces = c / N, stride = blocks() * threads();
   for (int64_t i = block() * threads() + thread(); i < rows * pieces; i += stride) {
     const int64_t row = i / pieces, channel = i % pieces * N;
     const int64_t id = ids[row], position = wpe ? place(row) : 0, type = wtt ? type_of(row) : 0;
     Pack<Y, N> out;
-    if (id < 0 || id >= vocabulary || position < 0 || (wpe && position >= positions) || type < 0 ||
-        (wtt && type >= kinds)) {
+    if (id < 0 || id >= vocabulary + in_front || position < 0 || (wpe && position >= positions) ||
+        type < 0 || (wtt && type >= kinds)) {
       for (int k = 0; k < N; ++k) out[k] = from_f32<Y>(__builtin_nanf(""));
     } else {
-      const auto w = Pack<W, N>::load(wte + id * c + channel);
+      const W* const of_token = id < vocabulary ? wte + id * c : front + (id - vocabulary) * c;
+      const auto w = Pack<W, N>::load(of_token + channel);
       Pack<P, N> p{};
       if (wpe) p = Pack<P, N>::load(wpe + position * c + channel);
       Pack<W, N> t{};
       if (wtt) t = Pack<W, N>::load(wtt + type * c + channel);
       for (int k = 0; k < N; ++k) {
-        const float sum = wtt ? to_f32(w[k]) + to_f32(t[k]) : to_f32(w[k]);
+        const float own = id < vocabulary ? to_f32(w[k]) * beside : to_f32(w[k]);
+        const float sum = wtt ? own + to_f32(t[k]) : own;
         out[k] = from_f32<Y>(wpe ? sum + to_f32(p[k]) : sum);
       }
     }
@@ -160,12 +164,13 @@ constexpr int kWide = 8;  // a vector of 16-bit values, two of floats
 template <class Queue>
 void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const View& wte,
                           const View& wpe, const View& state, const View& document_start,
-                          const View& types, const View& wtt, int threads) {
+                          const View& types, const View& wtt, const FrontRows& front, int threads) {
   constexpr int kVectorsPerThread = 2;
   const int64_t n = y.shape[0], c = y.shape[1];
   const bool wide = c % kWide == 0 && aligned_to_vectors(y.data) && aligned_to_vectors(wte.data) &&
-                    aligned_to_vectors(wpe.data) && aligned_to_vectors(wtt.data);
-  const RowTypes type_of{types.defined() ? types.as<const int32_t>() : nullptr};
+                    aligned_to_vectors(wpe.data) && aligned_to_vectors(wtt.data) &&
+                    aligned_to_vectors(front.table.data);
+  const RowTypes type_of{types.defined() ? types.as<const int32_t>() : nullptr, 0};
   const int64_t pieces = n * c / (wide ? kWide : 1);
   dispatch_float(y, "y", [&](auto y_tag) {
     dispatch_float(wte, "wte", [&](auto wte_tag) {
@@ -183,7 +188,9 @@ void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const
             row_places(state, document_start, tokens.shape[1]), n, c, wte.shape[0],
             wpe.defined() ? wpe.shape[0] : 0, type_of,
             wtt.defined() ? wtt.as<const W>() : static_cast<const W*>(nullptr),
-            wtt.defined() ? wtt.shape[0] : 0);
+            wtt.defined() ? wtt.shape[0] : 0,
+            front.table.defined() ? front.table.as<const W>() : static_cast<const W*>(nullptr),
+            front.table.defined() ? front.table.shape[0] : 0, front.beside);
       });
     });
   });
@@ -235,13 +242,14 @@ void embedding_backward_on(Queue& queue, const GradView& dwte, const GradView& d
 
 template <class Queue>
 void embedding_type_gradient_on(Queue& queue, const GradView& dwtt, const View& dy,
-                                const View& types, const View& partial, int threads) {
+                                const View& types, const View& partial, int64_t first,
+                                int threads) {
   const int64_t n = dy.shape[0], c = dy.shape[1], kinds = dwtt.view.shape[0];
   const RowSplit split(n);
   const bool wide =
       c % kWide == 0 && aligned_to_vectors(dy.data) && aligned_to_vectors(partial.data);
   const int64_t pieces = ceil_div(c, int64_t{kWarp} * (wide ? kWide : 1));
-  const RowTypes type_of{types.defined() ? types.as<const int32_t>() : nullptr};
+  const RowTypes type_of{types.defined() ? types.as<const int32_t>() : nullptr, first};
   dispatch_float(dy, "dy", [&](auto tag) {
     using D = decltype(tag);
     launch(queue,
@@ -258,9 +266,10 @@ void embedding_type_gradient_on(Queue& queue, const GradView& dwtt, const View& 
 }
 
 template void embedding_type_gradient_on(simt::Queue&, const GradView&, const View&, const View&,
-                                         const View&, int);
+                                         const View&, int64_t, int);
 template void embedding_forward_on(simt::Queue&, const View&, const View&, const View&, const View&,
-                                   const View&, const View&, const View&, const View&, int);
+                                   const View&, const View&, const View&, const View&,
+                                   const FrontRows&, int);
 template void embedding_backward_on(simt::Queue&, const GradView&, const GradView&, const View&,
                                     const View&, const View&, const View&, const View&, int);
 

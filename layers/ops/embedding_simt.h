@@ -26,7 +26,8 @@ namespace snug {
 template <class Queue>
 void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const View& wte,
                           const View& wpe, const View& state, const View& document_start = {},
-                          const View& types = {}, const View& wtt = {}, int threads = 128);
+                          const View& types = {}, const View& wtt = {}, const FrontRows& front = {},
+                          int threads = 128);
 
 inline constexpr int kSortedRows = 1024;  // of a tile
 inline int64_t embedding_sort_words(int64_t rows) {
@@ -39,9 +40,11 @@ void embedding_backward_on(Queue& queue, const GradView& dwte, const GradView& d
                            const View& tokens, const View& state, const View& document_start,
                            const View& order, int threads = 128);
 
-// dwtt. partial: workspace (RowSplit(N).chunks,K,C) f32 (engine/kernels/row_split.h).
+// dwtt, or dfront, whose types are its tokens less `first`. partial: workspace
+// (RowSplit(N).chunks,K,C) f32 (engine/kernels/row_split.h).
 template <class Queue>
 void embedding_type_gradient_on(Queue& queue, const GradView& dwtt, const View& dy,
-                                const View& types, const View& partial, int threads = 128);
+                                const View& types, const View& partial, int64_t first = 0,
+                                int threads = 128);
 
 }  // namespace snug

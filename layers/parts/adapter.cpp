@@ -41,6 +41,12 @@ std::vector<const AdapterKind*> kinds_of(const Adapters& adapters) {
   return kinds;
 }
 
+int64_t front_tokens(const Adapters& adapters) {
+  int64_t most = 0;
+  for (const auto& [layer, adapter] : adapters) most = std::max(most, adapter.front);
+  return most;
+}
+
 int add_adapter_param(Wiring& w, const AdapterParam& param) {
   return w.param({.name = Name(param.name),
                   .shape = param.shape,
@@ -60,6 +66,10 @@ std::shared_ptr<const AdapterSum> AdapterKind::sum(Wiring&, const AdaptedLayer&,
 
 std::shared_ptr<const AdapterSum> AdapterKind::table_sum(Wiring&, const AdaptedLayer&) const {
   fail(ErrorCode::internal, "a kind that tables have", "another one", "report this");
+}
+
+TokensInFront AdapterKind::in_front(Wiring&, const AdaptedLayer&) const {
+  return {};
 }
 
 int AdapterKind::in_place_of(Wiring&, const AdaptedLayer&, const LinearParams&, const char*, int,

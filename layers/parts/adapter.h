@@ -1,6 +1,9 @@
 // What an adapter is to a linear layer y = x W^T + b, whose W and b are frozen: stages before it, something
 // that it adds to y, or stages in the layer's place. Each kind is a row of layers/adapters/kinds.h.
 //
+// Of the table of tokens it may be virtual tokens in front of every sequence: rows of its own, which are read as
+// the tokens V, V+1, ... are.
+//
 // One layer here may be several modules of the family's files (queries, keys and values): an adapter
 // has a piece for each that it is for.
 #pragma once
@@ -45,9 +48,11 @@ struct LinearAdapter {
   int64_t seed = 0;           // of matrices that all layers share
   int64_t in = 0;             // what the layer reads
   const FirstWay* first_way =
-      nullptr;           // A and B made of the weight (layers/adapters/first_weights.h)
-  int64_t rounds = 0;    // of such a way; 0: it has none
-  int64_t rank() const;  // of all pieces
+      nullptr;         // A and B made of the weight (layers/adapters/first_weights.h)
+  int64_t rounds = 0;  // of such a way; 0: it has none
+  int64_t front = 0;   // virtual tokens in front of every sequence
+  std::vector<int32_t> first_tokens = {};  // whose rows these begin as; empty: they are drawn
+  int64_t rank() const;                    // of all pieces
 };
 // By the name of the layer in the table: h.0.attn.c_attn.
 using Adapters = std::map<std::string, LinearAdapter, std::less<>>;
@@ -55,7 +60,7 @@ using Adapters = std::map<std::string, LinearAdapter, std::less<>>;
 // A parameter of an adapter.
 struct AdapterParam {
   std::string name;  // in the table
-  const char* end;   // of its tensors in files, behind the path of their module
+  const char* end;   // of its tensors in files, behind the path of their module, or...
   Shape shape;
   int group = kGroupDecay;
   Init init = Init::zeros;
@@ -65,6 +70,7 @@ struct AdapterParam {
   bool matrix = true;       // to optimizers that treat matrices apart
   bool transposed = false;  // in files
   bool trained = true;
+  bool whole_name = false;  // ... all that files call it
   int64_t rows_of(const LinearAdapter& adapter, size_t k) const {
     return piece < 0 ? adapter.pieces[k].rank : shape[0];
   }
@@ -81,6 +87,12 @@ struct AdaptedLayer {
 // The adapter that the layer `name` of a part has, if it has one.
 AdaptedLayer adapted_layer(const Wiring& w, const std::string& stage, const char* name, int64_t in,
                            int64_t out);
+
+// Virtual tokens in front of every sequence.
+struct TokensInFront {
+  int64_t count = 0;
+  int param = -1;  // (count,C)
+};
 
 // What an adapter adds to what its layer makes.
 class AdapterSum {
@@ -127,6 +139,8 @@ class AdapterKind {
   virtual std::shared_ptr<const AdapterSum> sum(Wiring& w, const AdaptedLayer& layer, int x) const;
   // The same of a table, which no kind without it is for.
   virtual std::shared_ptr<const AdapterSum> table_sum(Wiring& w, const AdaptedLayer& layer) const;
+  // Virtual tokens, of a table.
+  virtual TokensInFront in_front(Wiring& w, const AdaptedLayer& layer) const;
   // Stages in place of the layer's, behind input(); the slot of y, or -1: the layer has its own.
   virtual int in_place_of(Wiring& w, const AdaptedLayer& layer, const LinearParams& params,
                           const char* slot, int x, const BehindProduct& behind) const;
@@ -145,6 +159,9 @@ class AdapterKind {
 std::vector<AdaptedLayer> layers_of(const Adapters& adapters, const AdapterKind& kind);
 // The kinds that there are.
 std::vector<const AdapterKind*> kinds_of(const Adapters& adapters);
+
+// Virtual tokens in front of every sequence; 0: none.
+int64_t front_tokens(const Adapters& adapters);
 
 // The parameter of an adapter, added to the table of a part.
 int add_adapter_param(Wiring& w, const AdapterParam& param);

@@ -16,6 +16,7 @@ struct Tables {
   float dropout = 0.0f;  // in place, of the sum; a norm behind it has its own
   int y = -1;
   std::shared_ptr<const AdapterSum> sum = nullptr;  // of the token table
+  TokensInFront front = {};                         // beside it
 };
 
 void forward(Context& ctx, Pass& p, const Tables& t) {
@@ -25,12 +26,14 @@ void forward(Context& ctx, Pass& p, const Tables& t) {
   const View wte = rt.params.acquire(ctx, t.wte).rows(0, t.V);
   const View wpe = t.wpe >= 0 ? rt.params.acquire(ctx, t.wpe).rows(t.first, t.P) : View();
   const View wtt = t.wtt >= 0 ? rt.params.acquire(ctx, t.wtt) : View();
+  const View front = t.front.param >= 0 ? rt.params.acquire(ctx, t.front.param) : View();
   embedding_forward(ctx, y, rt.tokens, wte, wpe, rt.state, rt.document_start,
-                    wtt.defined() ? rt.token_types : View(), wtt);
-  for (const int table : {t.wte, t.wpe, t.wtt})
+                    wtt.defined() ? rt.token_types : View(), wtt,
+                    front.defined() ? FrontRows{front, t.scale} : FrontRows{});
+  for (const int table : {t.wte, t.wpe, t.wtt, t.front.param})
     if (table >= 0) rt.params.release(ctx, table);
   if (t.sum) t.sum->forward(ctx, p, y);
-  if (t.scale != 1.0f) scale(ctx, y, t.scale);
+  if (t.scale != 1.0f && !front.defined()) scale(ctx, y, t.scale);
   if (p.mode() == PassMode::train && t.dropout > 0.0f)
     dropout_forward(ctx, y, y, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
 }
@@ -40,8 +43,12 @@ void backward(Context& ctx, Pass& p, const Tables& t) {
   const View dy = p.gradient(t.y);
   if (t.dropout > 0.0f)
     dropout_backward(ctx, dy, dy, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
-  if (t.scale != 1.0f) scale(ctx, dy, t.scale);
+  if (t.scale != 1.0f && t.front.param < 0) scale(ctx, dy, t.scale);
   if (t.sum) t.sum->backward(ctx, p, dy);
+  if (const int front = t.front.param; front >= 0 && rt.grads->wants(front)) {
+    embedding_front_backward(ctx, rt.grads->open(ctx, front), dy, rt.tokens, t.V);
+    rt.grads->close(ctx, front);
+  }
   const auto open = [&](int table) {
     return table >= 0 && rt.grads->wants(table) ? rt.grads->open(ctx, table) : GradView{};
   };
@@ -92,9 +99,13 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
     if (other >= 0) params.push_back(other);
   // Not what the adapters of blocks are named by: wte, and no name of this part before it.
   if (const auto found = adapters.find("wte"); found != adapters.end()) {
-    t.sum =
-        found->second.kind->table_sum(w, {"wte", "embedding", &found->second, spec.C, spec.Vp()});
-    params.insert(params.begin(), t.sum->params.begin(), t.sum->params.end());
+    const AdaptedLayer layer{"wte", "embedding", &found->second, spec.C, spec.Vp()};
+    t.front = found->second.kind->in_front(w, layer);
+    if (t.front.param >= 0)
+      params.push_back(t.front.param);
+    else
+      t.sum = found->second.kind->table_sum(w, layer);
+    if (t.sum) params.insert(params.begin(), t.sum->params.begin(), t.sum->params.end());
   }
   w.body.add_stage({.name = Name("embedding"),
                     .inputs = t.sum ? t.sum->slots : std::vector<int>{},

@@ -28,11 +28,11 @@ int main(int argc, char** argv) {
   const int64_t n = (mib << 20) / 4 / ranks * ranks, piece = n / ranks;
   constexpr int kRounds = 7;
   std::vector<double> copy, gather, reduce;
-  auto groups = Group::of_threads(ranks);
+  auto groups = LocalGroup::of_threads(ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
-      Group& group = *groups[static_cast<size_t>(r)];
+      LocalGroup& group = *groups[static_cast<size_t>(r)];
       LocalTransport t(group);
       std::vector<float> memory(static_cast<size_t>(2 * n), 1.0f);
       t.attach(reinterpret_cast<std::byte*>(memory.data()), 2 * n * 4);
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
               [&] { std::memcpy(memory.data() + n, memory.data(), static_cast<size_t>(n) * 4); });
         timed(gather, [&] { t.all_gather(view(n, n), view(0, piece), 1); });
         timed(reduce, [&] {
-          t.reduce_scatter_sum({view(r * piece, piece), false}, view(0, n), 1);
+          t.reduce_scatter_sum({view(r * piece, piece), false}, view(0, n), {}, 1);
         });
       }
     });

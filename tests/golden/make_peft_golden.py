@@ -49,9 +49,14 @@ rounded to float32 and only then used in float64.
     al    decoder_a  VeRA: Llama, some of the modules of a layer
     am    decoder_d  VeRA: Qwen2, bias: vera_only
     an    encoder_b  VeRA over NF4: BERT, all-linear
+    ao    gpt2_a     prompt tuning: positions that are learned
+    ap    decoder_a  prompt tuning: Llama
+    aq    decoder_f  prompt tuning: Gemma, whose table is scaled; tied
+    ar    decoder_b  prompt tuning over NF4
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
-loss, adamw_losses, adamw_grad_norms (F64). Metadata: base, adapter_config (as PEFT writes it), adamw,
+loss, adamw_losses, adamw_grad_norms (F64). With virtual tokens logits begin with theirs, and the last of them is
+asked for the first token, as by labels that PEFT is given. Metadata: base, adapter_config (as PEFT writes it), adamw,
 seed. Where A and B are made of the weights (x to aa), first.<name> and first_loss are what PEFT begins with. The script asserts that a new adapter leaves the base's loss as it is, and that the merged model has the
 adapter's, both to 1e-12. Of i to m, r and w every linear weight of the blocks was replaced by what bitsandbytes decodes its
 codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes.
@@ -68,7 +73,7 @@ import numpy as np
 import peft
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, MissConfig, VeraConfig, get_peft_model, get_peft_model_state_dict
+from peft import IA3Config, LoraConfig, MissConfig, PromptTuningConfig, VeraConfig, get_peft_model, get_peft_model_state_dict
 from peft.utils.loftq_utils import _low_rank_decomposition
 from safetensors import safe_open
 
@@ -81,6 +86,8 @@ from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, mean_loss, run_cases, t
 def case(seed, base, task, four_bits=None, method=LoraConfig, first=None, **config):
     return {"seed": seed, "base": base, "task": task, "four_bits": four_bits, "method": method, "first": first, "config": config}
 
+
+IN_FRONT = (PromptTuningConfig,)  # methods of virtual tokens, which every sequence begins with
 
 CASES = {
     # transposed layers; queries, keys and values in one module
@@ -142,6 +149,10 @@ CASES = {
     "am": case(439, "decoder_d", "CAUSAL_LM", method=VeraConfig, r=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
                bias="vera_only"),
     "an": case(440, "encoder_b", "SEQ_CLS", four_bits="nf4", method=VeraConfig, r=4, target_modules="all-linear"),
+    "ao": case(441, "gpt2_a", "CAUSAL_LM", method=PromptTuningConfig, num_virtual_tokens=3),
+    "ap": case(442, "decoder_a", "CAUSAL_LM", method=PromptTuningConfig, num_virtual_tokens=4),
+    "aq": case(443, "decoder_f", "CAUSAL_LM", method=PromptTuningConfig, num_virtual_tokens=2),
+    "ar": case(444, "decoder_b", "CAUSAL_LM", four_bits="nf4", method=PromptTuningConfig, num_virtual_tokens=3),
     "ah": case(434, "decoder_a", "CAUSAL_LM", first="fa", r=2, lora_alpha=6, target_modules="all-linear"),
 }
 
@@ -150,12 +161,15 @@ def draw(name, shape, rng, value=None):
     """Adapters large enough that they matter beside the weights; scales about what they are."""
     if "magnitude" in name or "ia3_l" in name:
         return (value.numpy() * (1 + 0.15 * rng.standard_normal(shape))).astype(np.float32)
+    if "prompt_encoder" in name:
+        return (rng.standard_normal(shape) * 0.5).astype(np.float32)
     return (rng.standard_normal(shape) * (0.15 if "lora_" in name or "miss_" in name else 0.2)).astype(np.float32)
 
 
 def base_of(name):
     """The model in float64, its loss as a function, and the mode that it runs in."""
     kind, letter = name.split("_")
+    inputs = targets = None
     if kind == "gpt2":
         model, weights, inputs, targets, packed = gpt2.build_model(gpt2.CASES[letter])
         run = lambda wrapped: wrapped(input_ids=inputs, **packed).logits
@@ -179,7 +193,24 @@ def base_of(name):
         for key, value in weights.items():
             assert (file.get_tensor(key) == value).all(), key
         truth = float(file.get_tensor("loss"))
-    return model, run, loss, mode, truth
+    return model, run, loss, mode, truth, (inputs, targets)
+
+
+def loss_in_front(n, inputs, targets):
+    """Behind n virtual tokens: the last of them is asked for the first token."""
+    nothing = torch.full((len(inputs), n - 1), gpt2.IGNORED)
+    longer = torch.cat([nothing, inputs[:, :1], targets], dim=1)
+    return lambda logits: mean_loss(logits, longer)
+
+
+def check_labels(wrapped, n, inputs, targets, logits):
+    """That PEFT's own labels say the same, of what it shifts itself and rounds to float32."""
+    shifted = torch.cat([inputs[:, :1], targets[:, :-1]], dim=1)
+    theirs = wrapped(input_ids=inputs, labels=shifted).loss.item()
+    last = targets.clone()
+    last[:, -1] = gpt2.IGNORED
+    own = loss_in_front(n, inputs, last)(logits).item()
+    assert abs(theirs - own) < 1e-6 * own, (theirs, own)
 
 
 def reference_functions():
@@ -240,10 +271,11 @@ class InitsInDouble:
 def compute(name):
     spec = CASES[name]
     rng = np.random.default_rng(spec["seed"])
-    model, run, loss_of, mode, truth = base_of(spec["base"])
+    model, run, loss_of, mode, truth, batch = base_of(spec["base"])
+    front = spec["method"] in IN_FRONT
     if spec["four_bits"]:
         lost = rest_in_four_bits(model, spec["four_bits"])
-    turned = {} if spec["method"] is MissConfig else {"fan_in_fan_out": spec["base"].startswith("gpt2")}
+    turned = {} if front or spec["method"] is MissConfig else {"fan_in_fan_out": spec["base"].startswith("gpt2")}
     if spec["method"] is VeraConfig:
         turned["save_projection"] = False
     config = spec["method"](task_type=spec["task"], **turned, **spec["config"])
@@ -257,9 +289,15 @@ def compute(name):
             if key in lost and hasattr(module, "lora_A"):
                 parts = _low_rank_decomposition(lost[key], module.r["default"])
                 module.lora_A["default"].weight.data, module.lora_B["default"].weight.data = parts["R"].double(), parts["L"].double()
+    if front:
+        with mode():
+            lost_by_codes = loss_of(run(model)).item() if spec["four_bits"] else None
+        loss_of = loss_in_front(spec["config"]["num_virtual_tokens"], *batch)
     with mode():
         fresh = loss_of(run(wrapped)).item()
-    if spec["four_bits"]:
+    if front:
+        fresh = lost_by_codes
+    elif spec["four_bits"]:
         assert abs(fresh - truth) > 1e-5 * abs(truth), (fresh, truth)
     else:
         assert abs(fresh - truth) < 1e-12 * abs(truth), (fresh, truth)  # a new adapter changes nothing
@@ -289,12 +327,17 @@ def compute(name):
         logits = run(wrapped)
     loss = loss_of(logits)
     loss.backward()
+    if front:
+        with mode():
+            check_labels(wrapped, spec["config"]["num_virtual_tokens"], *batch, logits)
 
     # Under the names of PEFT's files, as it writes them.
     saved = get_peft_model_state_dict(wrapped, save_embedding_layers=False)  # else with a table that has an adapter
     name_of = {}
     for key, parameter in trained.items():
         found = [other for other, value in saved.items() if value.data_ptr() == parameter.data_ptr()]
+        if front:  # a copy
+            found = [other for other, value in saved.items() if torch.equal(value, parameter.detach())]
         assert len(found) == 1, (key, found)
         name_of[key] = found[0]
     assert len(saved) == len(trained) + len(still)
@@ -322,15 +365,8 @@ def compute(name):
     assert losses[0] == loss.item()
     tensors["adamw_losses"] = losses
     tensors["adamw_grad_norms"] = norms
-    # And merged: the same model without adapters.
-    with torch.no_grad():
-        before = loss_of_batch().item()
-        merged = wrapped.merge_and_unload()
-        with mode():
-            after = loss_of(run(merged)).item()
-    # Of a tied table PEFT changes the head with it.
-    tied = model.config.tie_word_embeddings and any("lora_embedding" in key for key in trained)
-    assert tied or abs(after - before) < 1e-12 * abs(before), (after, before)
+    if not front:
+        check_merged(wrapped, model, trained, loss_of_batch, run, loss_of, mode)
 
     metadata = {
         "format": "pt",
@@ -349,6 +385,18 @@ def compute(name):
         metadata["snug_base_form"] = spec["four_bits"]
         metadata["versions"] = json.dumps({**json.loads(metadata["versions"]), "bitsandbytes": bitsandbytes.__version__}, sort_keys=True)
     return tensors, metadata
+
+
+@torch.no_grad()
+def check_merged(wrapped, model, trained, loss_of_batch, run, loss_of, mode):
+    """The same model without adapters."""
+    before = loss_of_batch().item()
+    merged = wrapped.merge_and_unload()
+    with mode():
+        after = loss_of(run(merged)).item()
+    # Of a tied table PEFT changes the head with it.
+    tied = model.config.tie_word_embeddings and any("lora_embedding" in key for key in trained)
+    assert tied or abs(after - before) < 1e-12 * abs(before), (after, before)
 
 
 class TrainedAlone:

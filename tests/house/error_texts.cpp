@@ -297,7 +297,7 @@ const std::vector<Untested>& untested_errors() {
        "Linux has refused this call for no range that is mapped since 2.4"},
       {"engine/io/files.cpp", "to ask for the state of {}",
        "Linux refuses fstat of an open file only where the disk fails"},
-      {"parallel/group.cpp", "the system to give ranks",
+      {"parallel/local_group.cpp", "the system to give ranks",
        "Linux refuses memfd_create and a mapping of it only where all memory is gone"},
       {"parallel/launch.cpp", "the system to start {} processes",
        "root, as whom tests run, has no limit on processes"},

@@ -204,6 +204,10 @@ TEST_P(RestingStates, ClipByPercentilesOnEveryPlace) {
               .kahan = kahan,
               .percentile = 1};
       const Outputs cpu = run_in_all_modes(s.body());
+      // Four updates: gradients are read once, and of each of four parameters 100 norms, read and written.
+      const Outputs recorded = run_on_plan_and_cpu({}, s.body());
+      EXPECT_EQ(recorded.costs.at("percentile_clip"),
+                std::pair(int64_t{4 * 2 * 38307}, int64_t{4 * (4 * 38307 + 4 * 2 * 4 * 100)}));
       expect_equal_bits(run_on_emu(s.body()), cpu);
       s.found_inf = true;
       expect_equal_bits(run_on_emu(s.body()), run_on_plan_and_cpu({}, s.body()));

@@ -6,13 +6,14 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/group.h"
+#include "parallel/local_group.h"
 
 namespace snug::test {
 
 // f(rank, group) on a thread of its own for every rank.
-inline void on_ranks(int size, const std::function<void(int, Group&)>& f, double timeout = 60) {
-  const std::vector<std::unique_ptr<Group>> groups = Group::of_threads(size);
+inline void on_ranks(int size, const std::function<void(int, LocalGroup&)>& f,
+                     double timeout = 60) {
+  const std::vector<std::unique_ptr<LocalGroup>> groups = LocalGroup::of_threads(size);
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     groups[static_cast<size_t>(r)]->set_timeout(timeout);

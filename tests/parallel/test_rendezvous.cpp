@@ -78,17 +78,30 @@ TEST(Rendezvous, RefusesWhatContradicts) {
   expect_error(ErrorCode::usage, {"a rank below WORLD_SIZE=2", "RANK=2"}, [] {
     place_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
   });
+  expect_error(ErrorCode::unsupported, {"at most 64 ranks", "WORLD_SIZE=65", "fewer ranks"}, [] {
+    place_of({{"RANK", "9"}, {"WORLD_SIZE", "65"}});
+  });
+}
+
+// Who shares memory is of one machine.
+TEST(Rendezvous, SaysWhichRanksAreOnSeveralMachines) {
+  const auto torch = place_of({{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"LOCAL_WORLD_SIZE", "8"}});
+  EXPECT_EQ(torch.value().apart, "WORLD_SIZE=16, LOCAL_WORLD_SIZE=8");
+  const std::map<std::string, std::string> step = {{"SLURM_PROCID", "1"},
+                                                   {"SLURM_STEP_NUM_TASKS", "2"},
+                                                   {"SLURM_STEP_ID", "0"},
+                                                   {"SLURM_STEP_NUM_NODES", "2"}};
+  EXPECT_EQ(place_of(step).value().apart, "SLURM_STEP_NUM_TASKS=2, SLURM_STEP_NUM_NODES=2");
+  EXPECT_EQ(place_of({{"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}})
+                .value()
+                .apart,
+            "");
   expect_error(ErrorCode::unsupported,
-               {"all on one machine", "WORLD_SIZE=16, LOCAL_WORLD_SIZE=8", "on one machine"}, [] {
-                 place_of({{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"LOCAL_WORLD_SIZE", "8"}});
-               });
-  expect_error(ErrorCode::unsupported,
-               {"all on one machine", "SLURM_STEP_NUM_TASKS=2, SLURM_STEP_NUM_NODES=2"}, [] {
-                 place_of({{"SLURM_PROCID", "0"},
-                           {"SLURM_STEP_NUM_TASKS", "2"},
-                           {"SLURM_STEP_ID", "0"},
-                           {"SLURM_STEP_NUM_NODES", "2"}});
-               });
+               {"ranks of one machine for transport: local", "WORLD_SIZE=16, LOCAL_WORLD_SIZE=8",
+                "transport=mpi under mpirun"},
+               [&] { meet_ranks(*torch, 1); });
 }
 
 // Processes that have nothing in common but the name of the start.
@@ -100,7 +113,7 @@ TEST(Rendezvous, ProcessesMeetByTheNameOfTheirStart) {
     children[rank] = fork();
     if (children[rank] != 0) continue;
     if (rank == 0) usleep(50'000);  // the others knock before there is a door
-    const auto group = meet_ranks({rank, kSize, "WORLD_SIZE=3", key}, 20);
+    const auto group = meet_ranks({rank, kSize, "WORLD_SIZE=3", key, ""}, 20);
     int32_t mine = 10 + rank, all[kSize] = {};
     group->exchange("hello", all, &mine, sizeof mine);
     _exit(all[0] == 10 && all[1] == 11 && all[2] == 12 ? 0 : 1);
@@ -117,11 +130,11 @@ TEST(Rendezvous, WhoDoesNotComeIsTold) {
   expect_error(ErrorCode::collective,
                {"2 ranks, as WORLD_SIZE=2 says", "1 of them did not come", "a longer ddp_timeout"},
                [&] {
-                 meet_ranks({0, 2, "WORLD_SIZE=2", key}, 0.2);
+                 meet_ranks({0, 2, "WORLD_SIZE=2", key, ""}, 0.2);
                });
   expect_error(ErrorCode::collective, {"2 ranks, as WORLD_SIZE=2 says", "rank 0 did not come"},
                [&] {
-                 meet_ranks({1, 2, "WORLD_SIZE=2", key}, 0.2);
+                 meet_ranks({1, 2, "WORLD_SIZE=2", key, ""}, 0.2);
                });
 }
 

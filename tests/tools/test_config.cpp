@@ -351,8 +351,8 @@ TEST(ConfigSchedule, CountsWarmupAndDecay) {
   EXPECT_EQ(resolve_warmup(load(""), 500), 50);
   EXPECT_EQ(resolve_warmup(load("warmup_steps: 20"), 500), 20);
   EXPECT_EQ(resolve_warmup(load("warmup_steps: 0"), 500), 0);
-  EXPECT_EQ(resolve_warmup(load("warmup_steps: 0.1"), 30), 3);   // though 0.1 * 30 > 3
-  EXPECT_EQ(resolve_warmup(load("warmup_ratio: 0.03"), 50), 2);  // rounded up
+  EXPECT_EQ(resolve_warmup(load("warmup_steps: 0.07"), 100), 7);  // though 0.07 * 100 > 7
+  EXPECT_EQ(resolve_warmup(load("warmup_ratio: 0.03"), 50), 2);   // rounded up
   EXPECT_EQ(resolve_warmup(load("warmup_ratio: 1"), 50), 50);
   EXPECT_EQ(resolve_warmup(load("lr_scheduler_type: constant"), 500), 0);
   EXPECT_EQ(resolve_decay(load("lr_scheduler_type: wsd\nlr_decay_steps: 700"), 500), 500);

@@ -17,7 +17,7 @@ namespace {
 // Values of a decision other than one another, as a plan.json may have them.
 std::vector<nlohmann::json> values_of(const Decision& row) {
   if (std::holds_alternative<int64_t Decisions::*>(row.decided)) return {3, 64};
-  if (std::holds_alternative<std::string Decisions::*>(row.decided))
+  if (std::holds_alternative<LayerWords Decisions::*>(row.decided))
     return {"none", "0-1: mlp, 2: none"};
   if (std::holds_alternative<DType Decisions::*>(row.decided)) return {"f32", "bf16"};
   if (std::holds_alternative<WeightPacking Decisions::*>(row.decided))
@@ -78,7 +78,7 @@ TEST(DecisionTable, FilesThatLackOneHaveItsFirstValueOrAreRefused) {
       lacking();
       EXPECT_EQ(row.text(d), row.absent);
     }
-    if (!std::holds_alternative<std::string Decisions::*>(row.decided)) {
+    if (!std::holds_alternative<LayerWords Decisions::*>(row.decided)) {
       EXPECT_THROW(reads(row, "some"), Error);
       EXPECT_THROW(reads(row, -1), Error);
     }

@@ -379,7 +379,7 @@ TEST(SlowPlan, Gpt2XlIsPlanned) {
     printf(
         "gpt2-xl, budget %lld: fits %d, recompute %s, micro-batch %lld, %.3f s, height %lld, "
         "lower bound %lld (%s)\n",
-        static_cast<long long>(budget), p.fits, p.decisions.recompute.c_str(),
+        static_cast<long long>(budget), p.fits, p.decisions.recompute.text().c_str(),
         static_cast<long long>(p.decisions.micro_batch), p.seconds,
         j["packing"]["height"].get<long long>(), j["packing"]["lower_bound"].get<long long>(),
         j["packing"]["proof"].get<std::string>().c_str());
@@ -407,7 +407,7 @@ TEST(SlowPlan, SeventyBillionParametersArePlanned) {
     r.budget = least + gib * (int64_t{1} << 30);
     const Plan p = make_plan(r);
     printf("70B, budget %lld: fits %d, recompute %s, micro-batch %lld, %.3f s\n",
-           static_cast<long long>(r.budget), p.fits, p.decisions.recompute.c_str(),
+           static_cast<long long>(r.budget), p.fits, p.decisions.recompute.text().c_str(),
            static_cast<long long>(p.decisions.micro_batch), p.seconds);
     EXPECT_EQ(p.fits, gib >= 0);
   }

@@ -8,6 +8,7 @@
 #include "tests/support/errors.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
+#include "tools/planner/block_options.h"
 #include "tools/planner/ladder.h"
 #include "tools/planner/plan.h"
 #include "tools/planner/plan_search.h"
@@ -36,6 +37,31 @@ PlanRequest request_of(const std::string& recompute, const std::string& offload)
 
 // The inputs of four blocks of 12 x 32 rows of 32 floats.
 constexpr int64_t kInputs = 4 * 12 * 32 * 32 * 4;
+
+// A layer goes on beside what the one before still sends until the last of that is through.
+TEST(PlanHost, ALayerWaitsForTheLastOfWhatIsSent) {
+  StackOption before, own;
+  before.sent = {{.slot = 1, .bytes = 8}, {.slot = 2, .bytes = 8}};
+  own.sent = {{.slot = 1, .bytes = 8, .seconds_left = 5},
+              {.slot = 2, .bytes = 8, .seconds_left = 3}};
+  own.forward_seconds = 9;
+  EXPECT_EQ(seconds_after_sent(before, own), 3);
+  own.forward_seconds = 2;
+  EXPECT_EQ(seconds_after_sent(before, own), 2);
+  own.sent.pop_back();
+  EXPECT_EQ(seconds_after_sent(before, own), 0) << "it sends nothing of the kind";
+  before.sent.clear();
+  EXPECT_EQ(seconds_after_sent(before, own), 0);
+}
+
+// Ranks of one machine share what is free of its memory; within what others take meanwhile.
+TEST(PlanHost, RanksShareWhatIsFree) {
+  PlanRequest r = request_of("none", "none");
+  r.runtime_bytes = 0;
+  const auto one = static_cast<double>(free_bytes_now(r));
+  r.ranks = 4;
+  EXPECT_NEAR(static_cast<double>(free_bytes_now(r)), one / 4, one / 16);
+}
 
 TEST(PlanHost, SaysWhatTheHostHolds) {
   const Plan none = make_plan(request_of("block", "none")),
@@ -223,9 +249,9 @@ TEST(PlanHost, ALoneLayerLeavesWithTheHostWhatPays) {
   PlanSearch search(r);
   int offloads = 0;
   for (const char* offload : {"none", "inputs", "block"})
-    for (const std::string_view recompute : kPresets) {
+    for (const LayerWords& recompute : presets()) {
       if (!policies_combine(recompute, offload, model)) continue;
-      SCOPED_TRACE(std::string(recompute) + " | " + offload);
+      SCOPED_TRACE(recompute.text() + " | " + offload);
       PlanRequest fixed = r, ask = r;
       fixed.recompute = recompute;
       fixed.offload = offload;

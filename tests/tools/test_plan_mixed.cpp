@@ -39,7 +39,8 @@ TEST(SlowPlanMixed, BytesAreTheRecordsAndSecondsABound) {
                  search.mixed_stacks(update ? 12 : 4, 64, states, 25, 7, {DType::f32, update})) {
               ASSERT_EQ(c.decisions.update_in_backward, update);
               const auto session = search.record(c.decisions);
-              const std::string what = c.decisions.recompute + " | " + c.decisions.offload;
+              const std::string what =
+                  c.decisions.recompute.text() + " | " + c.decisions.offload.text();
               ASSERT_EQ(session->schedule().lower_bound(), c.engine_bytes) << what;
               ASSERT_EQ(session->schedule().lower_bound(Residence::host), c.host_bytes) << what;
               const double seconds = search.step_seconds(session->schedule(), c.decisions);
@@ -72,15 +73,15 @@ TEST(PlanMixed, NoStackIsSmallerThanTheMinimum) {
           for (const PlanSearch::Choice& c :
                search.mixed_stacks(4, 64, states, 1000, 3, {DType::f32, update}))
             ASSERT_GE(c.engine_bytes, least.engine_bytes)
-                << c.decisions.recompute << " | " << c.decisions.offload;
+                << c.decisions.recompute.text() << " | " << c.decisions.offload.text();
         }
     }
 }
 
 TEST(PlanMixed, ManyGroupsAreSaidInBrief) {
-  EXPECT_EQ(layers_in_brief("norms"), "norms");
-  EXPECT_EQ(layers_in_brief("0-3: fc, 4: none"), "0-3: fc, 4: none");
-  EXPECT_EQ(layers_in_brief("0: fc, 1: none, 2: fc, 3: none, 4-7: act"),
+  EXPECT_EQ(LayerWords("norms").brief(), "norms");
+  EXPECT_EQ(LayerWords("0-3: fc, 4: none").brief(), "0-3: fc, 4: none");
+  EXPECT_EQ(LayerWords("0: fc, 1: none, 2: fc, 3: none, 4-7: act").brief(),
             "by layer (act, fc, none in 5 groups)");
 }
 
@@ -117,9 +118,10 @@ TEST(SlowPlanMixed, BeatsEveryPlanOfTwoGroupsOnADescribedDevice) {
     EXPECT_LE(p.step_seconds, two.step_seconds * (1 + 1e-9));
     EXPECT_GE(two.step_seconds * (1 + 1e-9), p.bound_seconds);
     printf("%.2f GiB: %d groups, gap %.2f %%, %.2f %% faster than two groups\n", gib,
-           groups_of(p.decisions.offload), 100 * p.gap(),
+           groups_of(p.decisions.offload.text()), 100 * p.gap(),
            100 * (two.step_seconds / p.step_seconds - 1));
-    if (groups_of(p.decisions.offload) <= 2 && groups_of(p.decisions.recompute) <= 2) continue;
+    if (groups_of(p.decisions.offload.text()) <= 2 && groups_of(p.decisions.recompute.text()) <= 2)
+      continue;
     if (p.decisions.offload == "none") continue;
     ++mixed;
     EXPECT_GT(two.step_seconds, p.step_seconds);
@@ -134,7 +136,7 @@ TEST(SlowPlanMixed, BeatsEveryPlanOfTwoGroupsOnADescribedDevice) {
         if (c.engine_bytes > room || c.step_seconds > p.step_seconds) continue;
         const auto session = search.record(c.decisions);
         EXPECT_GT(search.step_seconds(session->schedule(), c.decisions), p.step_seconds)
-            << c.decisions.recompute << " | " << c.decisions.offload;
+            << c.decisions.recompute.text() << " | " << c.decisions.offload.text();
         ++recorded;
       }
     printf("  %d plans of two groups recorded\n", recorded);

@@ -63,7 +63,7 @@ PlanRequest random_request(Draw& draw, const Model& model, const CostModel& cost
 
 // Everything that was left open, by name.
 PlanRequest fixed_request(Draw& draw, PlanRequest r) {
-  const auto fix = [&](std::string& key, std::initializer_list<const char*> words, bool may) {
+  const auto fix = [&](auto& key, std::initializer_list<const char*> words, bool may) {
     if (key == "auto") key = may ? draw.one_of(words) : "none";
   };
   fix(r.recompute, {"none", "norms", "norms+mlp", "mlp+attention+norms", "block"}, true);
@@ -122,8 +122,8 @@ void look_at(Draw& draw, PlanRequest r) {
     const PlanRequest f = fixed_request(draw, r);
     const Plan u = make_plan(f);
     if (!u.fits) continue;
-    const std::string what = f.recompute + " | " + f.offload + " | " + f.offload_optimizer +
-                             f.offload_params + f.offload_gradients;
+    const std::string what = f.recompute.text() + " | " + f.offload.text() + " | " +
+                             f.offload_optimizer + f.offload_params + f.offload_gradients;
     EXPECT_GE(u.minimum_bytes, least) << what;
     ask.budget = u.engine_bytes + u.runtime_bytes;
     const Plan p = make_plan(ask, search);

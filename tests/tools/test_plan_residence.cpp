@@ -52,7 +52,8 @@ TEST(SlowPlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
         for (size_t i = 0; i < stacks.size(); i += stride) {
           const PlanSearch::Choice& choice = stacks[i];
           const auto session = search.record(choice.decisions);
-          const std::string what = choice.decisions.recompute + " | " + choice.decisions.offload;
+          const std::string what =
+              choice.decisions.recompute.text() + " | " + choice.decisions.offload.text();
           ASSERT_EQ(session->schedule().lower_bound(), choice.engine_bytes) << what;
           ASSERT_EQ(session->schedule().lower_bound(Residence::host), choice.host_bytes) << what;
           const double seconds = search.step_seconds(session->schedule(), choice.decisions);
@@ -89,7 +90,8 @@ TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
         if (!p.fits) continue;
         EXPECT_LE(p.engine_bytes + p.runtime_bytes, r.budget);
         // Copies make lives that the packer cannot always stack without a gap.
-        EXPECT_LE(p.repairs, 1) << p.decisions.recompute << " | " << p.decisions.offload;
+        EXPECT_LE(p.repairs, 1) << p.decisions.recompute.text() << " | "
+                                << p.decisions.offload.text();
         repairs += p.repairs;
         EXPECT_GE(p.tokens_per_second(), before * (1 - 1e-9)) << r.budget;
         EXPECT_EQ(p.minimum_bytes, least);
@@ -103,7 +105,7 @@ TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
         }
         EXPECT_EQ(p.moved, p.host_bytes > 0);
         moved += p.moved;
-        seen.insert(p.decisions.offload);
+        seen.insert(p.decisions.offload.text());
         if (i == 4) {
           EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
         }

@@ -73,7 +73,7 @@ TEST(SlowPlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
           << "the layers' model or the packing missed the record";
       EXPECT_GE(p.tokens_per_second(), before * (1 - 1e-9)) << r.budget;
       before = p.tokens_per_second();
-      seen.insert(p.decisions.recompute + std::to_string(p.decisions.micro_batch));
+      seen.insert(p.decisions.recompute.text() + std::to_string(p.decisions.micro_batch));
       EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
       EXPECT_EQ(nlohmann::json::parse(plan_json(p).dump()), plan_json(p));
     }
@@ -123,10 +123,10 @@ TEST(PlanSearch, TheLayersModelIsTheRecord) {
       ASSERT_TRUE(choice.feasible);
       const auto session = search.record(choice.decisions);
       EXPECT_EQ(session->schedule().lower_bound(), choice.engine_bytes)
-          << choice.decisions.recompute;
+          << choice.decisions.recompute.text();
       EXPECT_NEAR(search.step_seconds(session->schedule(), choice.decisions), choice.step_seconds,
                   1e-9 * choice.step_seconds)
-          << choice.decisions.recompute << ", micro-batch " << choice.decisions.micro_batch
+          << choice.decisions.recompute.text() << ", micro-batch " << choice.decisions.micro_batch
           << ", chunks of " << choice.decisions.head_rows;
       EXPECT_NE(choice.optimality.find("optimal"), std::string::npos);
     }
@@ -158,7 +158,7 @@ TEST(PlanSearch, LayersThatDifferHaveTheirOwnCosts) {
     for (int64_t l = 0; l < 5; ++l)
       again[l == 2] += attention(policies, l) == SlotPolicy::recompute;
     if (again[0] == 4 || again[0] + again[1] == 0) continue;
-    EXPECT_EQ(again[1], 0) << c.decisions.recompute;
+    EXPECT_EQ(again[1], 0) << c.decisions.recompute.text();
     ++differ;
   }
   EXPECT_GT(differ, 0) << "no budget had some layers make attention again";
@@ -442,8 +442,9 @@ TEST(PlanSearch, WordsForSlotsAreReadAsTheyWereMeant) {
   }
   EXPECT_EQ(recompute_text(parse_policies("block", "none", model)[0], body), "block");
   EXPECT_TRUE(texts.contains("none") && texts.contains("mlp+attention") && texts.contains("norms"));
-  EXPECT_EQ(recompute_text({"block", "block", "norms"}), "0-1: block, 2: norms");
-  EXPECT_EQ(recompute_text({"act", "act", "act"}), "act");
+  EXPECT_EQ(LayerWords::of(std::vector<LayerWords>{"block", "block", "norms"}),
+            "0-1: block, 2: norms");
+  EXPECT_EQ(LayerWords::of(std::vector<LayerWords>{"act", "act", "act"}), "act");
   const auto mixed = parse_policies("0-1: block, 2: norm1+act", "none", model);
   EXPECT_EQ(mixed[0], mixed[1]);
   EXPECT_EQ(recompute_text(mixed[2], body), "norm1+act");

@@ -224,7 +224,7 @@ TEST(PlanStreamed, WhatItAddsToWhatWasSetIsItsChoice) {
       const Plan p = make_plan(r, search), q = make_plan(alone, search_alone);
       ASSERT_TRUE(p.fits);
       const Decisions& d = p.decisions;
-      EXPECT_EQ(p.moved, d.offload != "none" || d.offload_gradients) << d.offload;
+      EXPECT_EQ(p.moved, d.offload != "none" || d.offload_gradients) << d.offload.text();
       if (q.fits) {
         EXPECT_NEAR(p.moved ? p.unmoved_seconds : p.step_seconds, q.step_seconds,
                     1e-9 * q.step_seconds);
@@ -346,7 +346,7 @@ TEST(SlowPlanStreamed, NoBoundIsAboveWhatAStepTakes) {
         int64_t count = 0;
         for (const PlanSearch::Bounded& b : search.bounded()) {
           const Decisions& d = b.decisions;
-          const std::string what = d.recompute + " | " + d.offload +
+          const std::string what = d.recompute.text() + " | " + d.offload.text() +
                                    (d.offload_params ? " params" : "") +
                                    (d.offload_gradients ? " gradients" : "") +
                                    (d.update_in_backward ? " in backward" : "");
@@ -377,9 +377,9 @@ TEST(PlanStreamed, OnASlowLinkABoundIsHalfTheStepAtLeast) {
   int64_t count = 0;
   for (const PlanSearch::Bounded& b : search.bounded()) {
     const Decisions& d = b.decisions;
-    const std::string what = d.recompute + " | " + d.offload + (d.offload_params ? " params" : "") +
-                             (d.offload_gradients ? " gradients" : "") +
-                             (d.update_in_backward ? " in backward" : "");
+    const std::string what =
+        d.recompute.text() + " | " + d.offload.text() + (d.offload_params ? " params" : "") +
+        (d.offload_gradients ? " gradients" : "") + (d.update_in_backward ? " in backward" : "");
     EXPECT_LE(b.behind, b.seconds * (1 + 1e-9)) << what;
     if (!d.offload_params && !d.offload_gradients) continue;
     EXPECT_GE(b.before, 0.5 * b.seconds) << what << ", micro-batch " << d.micro_batch;

@@ -20,7 +20,7 @@
 #include "engine/io/safetensors_pieces.h"
 #include "layers/models/family.h"
 #include "layers/models/weights.h"
-#include "parallel/local_transport.h"
+#include "parallel/rank_comm.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/parallel/ranks.h"
 #include "tests/tools/session_case.h"
@@ -151,8 +151,8 @@ void on_sessions(const Case& c, int ranks, int zero,
   o.optimizer.name = c.optim;
   const Schedule schedule = test::plan_schedule(model, o, {.seconds = 0});
   test::on_ranks(ranks, [&](int, Group& group) {
-    LocalTransport transport(group);
-    RankComm comm(transport);
+    const auto transport = group.transport();
+    RankComm comm(*transport);
     Session s(Place::cpu, model, o.decisions, o.optimizer, o.settings, &schedule,
               ranks > 1 ? &comm : nullptr);
     s.open();
@@ -279,7 +279,7 @@ TEST(RankCheckpoints, WithoutARankThereIsNone) {
 // which needs longer than that and goes on, is waited for.
 TEST(RankCheckpoints, ARankThatStandsStillIsNamed) {
   const TempFolder run;
-  const auto signs = Group::of_threads(3);  // not those of the run, which comes to its end
+  const auto signs = LocalGroup::of_threads(3);  // not those of the run, which comes to its end
   signs[0]->set_timeout(0.6);
   on_sessions({kGpt2}, 3, 2, [&](Session& s, Group& group) {
     if (group.rank() == 2) return group.barrier("folder");
@@ -352,7 +352,7 @@ TEST(RankCheckpoints, LinesThatCannotBeReadAreTold) {
 
 // One that gave up while it was waited for without an end leaves the time-out as it was.
 TEST(RankCheckpoints, ThePatienceOfAMeetingEndsWithIt) {
-  auto groups = Group::of_threads(2);
+  auto groups = LocalGroup::of_threads(2);
   Group& group = *groups[0];
   group.set_timeout(7);
   RunRanks ranks(std::move(groups[0]));

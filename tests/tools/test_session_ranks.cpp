@@ -2,19 +2,23 @@
 // they are those of one rank up to the order of sums; bytes are those that were planned, on each.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/core/rng.h"
 #include "engine/kernels/gradient_norm.h"
 #include "layers/models/family.h"
 #include "optim/kahan.h"
-#include "parallel/local_transport.h"
+#include "parallel/rank_comm.h"
+#include "tests/parallel/mpi.h"
 #include "tests/parallel/ranks.h"
 #include "tests/tools/session_case.h"
 
@@ -51,7 +55,14 @@ struct Result {
   std::vector<unsigned char> states;    // where they rest, likewise
   int64_t engine = 0;                   // planned, of a rank
   std::map<std::string, int64_t> kept;  // resident bytes, of a rank
+  // The same by where it is of the whole.
+  std::map<int64_t, std::vector<float>> weight_pieces;
+  std::map<std::tuple<int, int64_t, bool>, std::vector<unsigned char>> state_pieces;  // scales too
 };
+
+// f(rank, group) for every rank of this process: all, as threads, or of MPI's this one alone.
+using Body = std::function<void(int rank, Group& group)>;
+using World = std::function<void(const Body&)>;
 
 void fill_weights(Session& s) {
   const ParamTable& table = s.model().params();
@@ -118,7 +129,8 @@ void add_own(Session& s, Kept& out) {
     }
 }
 
-Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64_t steps = 3) {
+Result train_in(const World& world, bool staged, const Case& c, int ranks, int zero, int64_t micro,
+                int64_t G, int64_t steps = 3) {
   const ModelSpec spec = resolve_model("", c.model).spec;
   Precision precision = parse_precision(c.precision);
   if (!c.master) precision.master = precision.compute;
@@ -134,6 +146,7 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
   o.decisions.loss_scaling.init_scale = 256;
   o.decisions.ranks = ranks;
   o.decisions.zero = zero;
+  o.decisions.staged = staged;
   o.decisions.eval_batch = 2;
   o.optimizer.name = c.optim;
   o.optimizer.weight_decay = 0.1;
@@ -156,9 +169,11 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
     return (sample + t) % (2 + sample) == 0 ? -100 : token(step, sample, t + 1);
   };
   Kept kept;
-  test::on_ranks(ranks, [&](int rank, Group& group) {
-    LocalTransport transport(group);
-    RankComm comm(transport);
+  std::atomic<bool> told{false};  // one rank of this process has, for all that are the same
+  world([&](int rank, Group& group) {
+    const bool tells = !told.exchange(true);
+    const auto transport = group.transport();
+    RankComm comm(*transport);
     Session s(c.place, model, o.decisions, o.optimizer, o.settings, &schedule,
               ranks > 1 ? &comm : nullptr);
     s.open();
@@ -185,7 +200,7 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
       EXPECT_EQ(s.state().found_inf, 0);
       EXPECT_EQ(s.state().loss_tokens, trained);
       ++s.state().updates;
-      if (rank > 0) continue;
+      if (!tells) continue;
       result.losses.push_back(s.state().loss_sum / static_cast<double>(trained));
       result.norms.push_back(gradient_norm_of(s.state()));
     }
@@ -195,7 +210,7 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
       s.targets().as<int32_t>()[k] = token(99, k / T, k % T + 1);
     }
     s.evaluate();
-    if (rank == 0) result.losses.push_back(s.state().loss_sum);
+    if (tells) result.losses.push_back(s.state().loss_sum);
     add_own(s, kept);
     if (ranks > 1) group.barrier("trained");
   });
@@ -203,7 +218,14 @@ Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64
     result.weights.insert(result.weights.end(), values.begin(), values.end());
   for (const auto& [first, bytes] : kept.states)
     result.states.insert(result.states.end(), bytes.begin(), bytes.end());
+  result.weight_pieces = std::move(kept.weights);
+  result.state_pieces = std::move(kept.states);
   return result;
+}
+
+Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64_t steps = 3) {
+  return train_in([&](const Body& f) { test::on_ranks(ranks, f); }, false, c, ranks, zero, micro, G,
+                  steps);
 }
 
 void expect_same(const Result& a, const Result& b) {
@@ -370,12 +392,12 @@ TEST(RankSessions, WhatARankFindsAllKnow) {
     return state;
   };
   Context plan(Place::plan, {});
-  RankComm planned(kSize);
+  RankComm planned(kSize, false);
   record(plan, planned, [](const View&) {});
   schedule.pack();
   test::on_ranks(kSize, [&](int rank, Group& group) {
-    LocalTransport transport(group);
-    RankComm comm(transport);
+    const auto transport = group.transport();
+    RankComm comm(*transport);
     Context ctx(Place::cpu, {});
     ctx.reserve(schedule);
     const Tensor state = record(ctx, comm, [&](const View& v) {
@@ -394,6 +416,42 @@ TEST(RankSessions, WhatARankFindsAllKnow) {
     EXPECT_EQ(s.first_bad_element, 48);
     group.barrier("read");
   });
+}
+
+// Open MPI moves bytes alone: a rank of it has the bits of its piece that threads of one process have.
+void check_mpi(MpiGroup& group, const Case& c) {
+  const int ranks = group.size();
+  const World world = [&](const Body& f) { f(group.rank(), group); };
+  for (int zero = 0; zero <= 3; ++zero) {
+    SCOPED_TRACE(std::string(c.model).substr(0, 24) + " " + c.precision + " " + c.optim +
+                 ", zero " + std::to_string(zero));
+    const int64_t windows = c.in_backward ? ranks : 2 * ranks - 1;
+    const Result here = train(c, ranks, zero, 1, windows);
+    const Result apart = train_in(world, true, c, ranks, zero, 1, windows);
+    EXPECT_TRUE(test::same_bits(apart.losses, here.losses));
+    EXPECT_TRUE(test::same_bits(apart.norms, here.norms));
+    EXPECT_FALSE(apart.weight_pieces.empty() || apart.state_pieces.empty());
+    EXPECT_EQ(apart.state_pieces.size() < here.state_pieces.size(), zero > 0);
+    for (const auto& [first, values] : apart.weight_pieces)
+      EXPECT_TRUE(test::same_bits(values, here.weight_pieces.at(first))) << first;
+    for (const auto& [at, bytes] : apart.state_pieces)
+      EXPECT_TRUE(bytes == here.state_pieces.at(at)) << std::get<1>(at);
+  }
+}
+
+TEST(MpiSessions, HaveTheBitsOfThoseThatShareMemory) {
+  NEEDS_MPIRUN();
+  for (const int size : {2, 3, 4})
+    test::on_mpi(size, [](MpiGroup& group) {
+      for (const char* precision : {"fp32", "bf16", "fp16"})
+        for (const char* optim : {"adamw", "adamw_8bit"})
+          check_mpi(group, {group.size() == 3 ? kLlama : kGpt2, precision, optim});
+      Case c{kNeox, "bf16"};  // what is summed in 16 bits
+      c.master = false;
+      c.max_grad_norm = 0;
+      c.in_backward = true;
+      check_mpi(group, c);
+    });
 }
 
 // States, gradients and weights of all ranks together are little more than those of one.

@@ -218,7 +218,8 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
        c.pinned.optimizer, now.optimizer);
   same_number(c.pinned.seed, "seed", now.seed);
   same_number(c.pinned.data_seed, "data_seed", now.data_seed);
-  same_number(c.pinned.T, "max_length", r.T);
+  const int64_t front = setup.model->front().count;
+  same_number(c.pinned.T - front, "max_length", r.T - front);
   same(c.pinned.packing_boundaries == now.packing_boundaries, "packing_boundaries",
        fmt::format("{}", c.pinned.packing_boundaries), fmt::format("{}", now.packing_boundaries));
   same_number(c.pinned.global_batch, "global_batch_size", samples_per_step(r));

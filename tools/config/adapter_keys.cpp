@@ -15,7 +15,14 @@ constexpr Range kDropout{.min = 0, .max = 1, .open_max = true};
 
 // Methods of PEFT that are known here, of which those that the table lacks are refused.
 constexpr std::string_view kOfPeft =
-    "adalora loha lokr oft boft vera miss mora prefix_tuning prompt_tuning p_tuning";
+    "adalora loha lokr oft boft vera miss mora prefix_tuning prompt_tuning p_tuning bone";
+
+std::string_view why_no_method(std::string_view word) {
+  return word == "bone" ? "which PEFT has as miss now" : "which is not built";
+}
+std::string_view instead_of_method(std::string_view word) {
+  return word == "bone" ? "peft=miss" : "";
+}
 
 std::string_view peft_words() {
   static const std::string text = [] {
@@ -57,7 +64,8 @@ std::vector<Key> adapter_keys() {
       {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
        .doc = peft_doc(),
        .example = "lora", .unset = "null", .none = "none", .choices = peft_words(),
-       .refused = refused_words()},
+       .refused = refused_words(), .refused_reason = why_no_method,
+       .refused_instead = instead_of_method},
       {.name = "adapter", .section = "adapters", .kind = K::text, .field = &C::adapter,
        .doc = "a PEFT folder to go on from, final/ of a run with peft or another's: its form is that of its "
               "adapter_config.json, and model is its base; null: a new one",
@@ -103,6 +111,18 @@ std::vector<Key> adapter_keys() {
        .doc = "of peft: ia3, the target_modules that scale what they read, named likewise; null: without target_modules "
               "the projection behind the MLP, else none",
        .example = "[down_proj]", .unset = "null"},
+      {.name = "num_virtual_tokens", .section = "adapters", .kind = K::integer,
+       .field = &C::num_virtual_tokens,
+       .doc = "of peft: prompt_tuning, how many tokens of rows of their own every sequence begins with, beside the "
+              "max_length that it has", .example = "8", .range = {.min = 1, .max = 1 << 20}},
+      {.name = "prompt_tuning_init", .section = "adapters", .kind = K::choice,
+       .field = &C::prompt_tuning_init,
+       .doc = "what these rows begin as: RANDOM, numbers of deviation 1; TEXT, the rows of the tokens of "
+              "prompt_tuning_init_text, from its beginning again where it is shorter",
+       .example = "TEXT", .choices = "RANDOM TEXT", .refused = "SAMPLE_VOCAB"},
+      {.name = "prompt_tuning_init_text", .section = "adapters", .kind = K::text,
+       .field = &C::prompt_tuning_init_text, .doc = "a text as the model's tokenizer encodes it, special tokens too",
+       .example = "Answer the question:", .unset = "null"},
       {.name = "init_lora_weights", .section = "adapters", .kind = K::choice,
        .field = &C::init_lora_weights,
        .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "
@@ -164,6 +184,15 @@ void check_adapter_keys(const RunConfig& c, Complaints& complaints) {
       if (row->takes(key.name)) with += (with.empty() ? "" : " ") + std::string(row->words);
     if (!with.empty()) only_with("peft: " + word_list(with));
   }
+  if (c.prompt_tuning_init == "TEXT" && c.prompt_tuning_init_text.empty())
+    complaints.add(
+        ErrorCode::usage, "prompt_tuning_init_text beside prompt_tuning_init: TEXT",
+        fmt::format("none ({})", c.where("prompt_tuning_init")),
+        "prompt_tuning_init_text=\"Answer the question:\", or prompt_tuning_init=RANDOM");
+  if (c.prompt_tuning_init != "TEXT" && !c.prompt_tuning_init_text.empty())
+    complaints.add(ErrorCode::usage, "prompt_tuning_init: TEXT beside prompt_tuning_init_text",
+                   fmt::format("{} ({})", c.prompt_tuning_init, c.where("prompt_tuning_init_text")),
+                   "prompt_tuning_init=TEXT");
 }
 
 }  // namespace snug

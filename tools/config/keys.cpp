@@ -200,6 +200,11 @@ std::vector<Key> other_keys() {
        .example = "2", .choices = "auto 0 1 2 3"},
       {.name = "link", .section = "machine", .kind = K::text, .field = &C::link, .doc = "what joins the ranks of a "
        "target: nvlink, nvlink3, pcie5, pcie4, 400GbE, ..., 10GbE; null: pcie4", .example = "nvlink", .unset = "null"},
+      {.name = "transport", .section = "machine", .kind = K::choice, .field = &C::transport,
+       .doc = "what carries what ranks tell each other: local, memory that they share; mpi, messages of Open MPI's, "
+              "under mpirun, through buffers that are planned; auto: mpi where a launcher says that they are on "
+              "several machines. The bits are the same",
+       .example = "local", .choices = "auto local mpi"},
       {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout, .doc = "how long a "
        "rank waits for another before the run ends", .example = "60s", .range = kAboveZero},
       {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,

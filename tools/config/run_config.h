@@ -49,6 +49,9 @@ struct RunConfig {
   bool use_dora = false;
   double d_initial = 0.1;
   int64_t projection_prng_key = 0;
+  int64_t num_virtual_tokens = 20;
+  std::string prompt_tuning_init = "RANDOM";  // RANDOM | TEXT
+  std::string prompt_tuning_init_text;
   std::string init_lora_weights = "true";  // true | gaussian
   std::string bias = "none";               // none | all | lora_only
   std::vector<std::string> modules_to_save;
@@ -88,6 +91,7 @@ struct RunConfig {
   int64_t ranks = 1;                         // processes that share the work
   std::string zero = "auto";                 // auto | 0 | 1 | 2 | 3: what each keeps a piece of
   std::string link;                          // between ranks of a target; empty: pcie4
+  std::string transport = "auto";            // auto | local | mpi: between ranks
   double ddp_timeout = 600;                  // seconds that a rank waits for another
   std::string precision = "fp32";            // fp32 | tf32 | bf16 | fp16
   std::string attn_implementation = "auto";  // auto | own | cudnn

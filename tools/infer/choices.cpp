@@ -159,9 +159,11 @@ int64_t longest_question(const Tokenizer& tokenizer, const std::vector<Question>
 ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
                              const std::vector<Question>& questions, int64_t most,
                              const std::string& path) {
-  const int64_t T = session.decisions().T;
-  int32_t* const tokens = session.tokens().as<int32_t>();
-  int32_t* const targets = session.targets().as<int32_t>();
+  const FrontTokens front = session.model().front();
+  const int64_t T = session.decisions().T - front.count;
+  int32_t* const tokens = front.write(session.tokens().as<int32_t>());
+  int32_t* const targets = session.targets().as<int32_t>() + front.count;
+  std::fill(targets - front.count, targets, -100);
   ChoiceResult result;
   int64_t right = 0, right_norm = 0;
   for (const Question& q : questions) {

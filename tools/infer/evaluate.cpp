@@ -94,7 +94,9 @@ EvalResult evaluate_samples(Session& session, const RunData& data, int64_t sampl
 EvalResult evaluate_strided(Session& session, const WindowDataset& data, int64_t stride,
                             int64_t max_windows) {
   const double started = monotonic_seconds();
-  const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
+  const FrontTokens front = session.model().front();
+  const int64_t B = session.decisions().eval_batch, all = session.decisions().T;
+  const int64_t T = all - front.count;
   int32_t* tokens = session.tokens().as<int32_t>();
   int32_t* targets = session.targets().as<int32_t>();
   session.begin_window(0, 0, 0);
@@ -110,14 +112,15 @@ EvalResult evaluate_strided(Session& session, const WindowDataset& data, int64_t
       if (max_windows > 0 && windows == max_windows) break;
       ++windows;
       if (rows == 0) {
-        std::fill(tokens, tokens + B * T, 0);
-        std::fill(targets, targets + B * T, -100);
+        std::fill(tokens, tokens + B * all, 0);
+        std::fill(targets, targets + B * all, -100);
       }
       const int64_t end = std::min(begin + T, file.size());
-      file.copy(begin, end - begin, tokens + rows * T);
+      const int64_t row = rows * all + front.count;
+      file.copy(begin, end - begin, front.write(tokens + rows * all));
       file.verify();
       for (int64_t at = std::max(scored, begin + 1); at < end; ++at)
-        targets[rows * T + at - 1 - begin] = tokens[rows * T + at - begin];
+        targets[row + at - 1 - begin] = tokens[row + at - begin];
       scored = end;
       if (++rows == B) run();
     }

@@ -86,7 +86,7 @@ std::unique_ptr<Job> Generation::make(int64_t number, std::span<const int32_t> i
   if (request_.beam_search()) {
     GenerationOptions options = request_.options;
     // The last token is not fed to the model.
-    const int64_t room = in_.plan.decisions.kv_length - job->prompt_tokens + 1;
+    const int64_t room = text_room(*in_.session) - job->prompt_tokens + 1;
     job->all_positions = options.max_new_tokens > room;
     options.max_new_tokens = std::min(options.max_new_tokens, room);
     std::function<bool(std::span<const int32_t>)> stops;

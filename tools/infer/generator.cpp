@@ -18,8 +18,12 @@ struct Seat {
   bool done = false;
 };
 
+int64_t front_of(const Session& session) {
+  return session.model().front().count;
+}
+
 std::vector<Seat> seats_of(Session& session, std::span<Continuation* const> texts) {
-  const int64_t length = session.decisions().kv_length, most = session.decisions().kv_rows;
+  const int64_t length = text_room(session), most = session.decisions().kv_rows;
   std::vector<Seat> seats;
   int64_t row = 0;
   for (Continuation* text : texts) {
@@ -30,11 +34,18 @@ std::vector<Seat> seats_of(Session& session, std::span<Continuation* const> text
     if (count > length)
       fail(ErrorCode::usage, fmt::format("a prompt of at most {} tokens", length),
            fmt::format("{} tokens", count), "a shorter prompt, or a model with more positions");
-    seats.push_back({text, row, text->rows(), count});
+    seats.push_back({text, row, text->rows(), count + front_of(session)});
     row += text->rows();
   }
   require(row <= most, "as many rows as were planned");
   return seats;
+}
+
+// What is fed at a place: virtual tokens, then those of the prompt.
+int32_t token_at(const Session& session, std::span<const int32_t> prompt, int64_t place) {
+  const FrontTokens front = session.model().front();
+  return place < front.count ? static_cast<int32_t>(front.first + place)
+                             : prompt[static_cast<size_t>(place - front.count)];
 }
 
 void feed_prompt(Session& session, std::span<const int32_t> prompt, int64_t first, int64_t count,
@@ -45,7 +56,7 @@ void feed_prompt(Session& session, std::span<const int32_t> prompt, int64_t firs
     // The last chunk may begin before `at`, if the cache ends, and end beyond `count`: both write
     // what is there already or will be written again before anything sees it.
     const int64_t begin = std::min(at, length - chunk), real = std::min(chunk, count - begin);
-    std::copy_n(prompt.begin() + begin, real, tokens);
+    for (int64_t i = 0; i < real; ++i) tokens[i] = token_at(session, prompt, begin + i);
     std::fill(tokens + real, tokens + chunk, prompt[0]);
     session.state().position = begin;
     session.prefill(row);
@@ -76,12 +87,17 @@ void copy_prompts(Session& session, const std::vector<Seat>& seats, int64_t coun
 
 }  // namespace
 
+int64_t text_room(const Session& session) {
+  return session.decisions().kv_length - front_of(session);
+}
+
 void decode_together(Session& session, std::span<Continuation* const> texts, int64_t cached) {
   std::vector<Seat> seats = seats_of(session, texts);
   if (seats.empty()) return;
   const int64_t length = session.decisions().kv_length, rows = session.decisions().kv_rows;
   int64_t position = length;
   for (const Seat& p : seats) position = std::min(position, p.length - 1);
+  if (cached > 0) cached += front_of(session);
   require(cached == 0 || (rows == 1 && seats.size() == 1 && cached <= position),
           "a cache of one prompt");
   // No room for a chunk: token by token.
@@ -99,7 +115,7 @@ void decode_together(Session& session, std::span<Continuation* const> texts, int
   for (bool working = true; working; ++position) {
     for (const Seat& p : seats)
       if (position < p.length)
-        std::fill_n(next + p.row, p.rows, p.text->prompt()[static_cast<size_t>(position)]);
+        std::fill_n(next + p.row, p.rows, token_at(session, p.text->prompt(), position));
     session.state().position = position;
     session.decode();
     working = false;

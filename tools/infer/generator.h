@@ -42,6 +42,9 @@ class Continuation {
   virtual void no_room() = 0;
 };
 
+// Tokens of texts that the cache has room for, without virtual ones.
+int64_t text_room(const Session& session);
+
 // Runs all to their ends, together: their rows, at most the session's kv_rows, and their prompts,
 // each of at least one token and at most the cache's length, else a usage error. `cached`: so many
 // tokens of the only prompt stand in the cache already, of a call before.

@@ -88,6 +88,19 @@ PeftModel resolve_base(const InferenceOptions& options, const ModelSpec& spec) {
   return peft;
 }
 
+// Each sequence is to begin with virtual tokens.
+void check_front(const InferenceOptions& options) {
+  const std::string what =
+      options.task == "dpo" || options.task == "reward"            ? "--task " + options.task
+      : options.packing_boundaries && options.rows_per_window == 0 ? "--packing-boundaries"
+                                                                   : "";
+  if (options.front.count > 0 && !what.empty())
+    fail(ErrorCode::unsupported,
+         fmt::format("windows of one sequence for {}, whose virtual tokens lie in front of each",
+                     options.adapter),
+         what, fmt::format("leave {} out", what));
+}
+
 // The reference of a preference loss is the model without its adapters, which is there unless they began
 // as parts of its weights.
 void check_reference(const InferenceOptions& options, const PeftModel& peft) {
@@ -138,7 +151,13 @@ Inference open_inference(InferenceOptions options,
                  ? gpu_budget(*room, &r.reserve, &r.free_before)
                  : resolve_memory(options.memory, &r.reserve, &r.free_before);
   if (!room) options.host_budget = r.budget;
-  if (sizes) sizes(source.spec, in.tokenizer, options);
+  options.front = in.model->front();
+  check_front(options);
+  ModelSpec text = source.spec;
+  text.P -= options.front.count;
+  if (sizes) sizes(text, in.tokenizer, options);
+  for (int64_t* length : {&options.T, &options.kv_length})
+    if (*length > 0) *length += options.front.count;
   check_reference(options, peft);
 
   r.model = in.model.get();

@@ -24,7 +24,10 @@ struct InferenceOptions {
   int64_t memory = 0;           // bytes; 0: what is free less a reserve
   int64_t host_budget = 0;      // what that is of this machine's RAM; 0 on a GPU. Set for `sizes`
   int64_t threads = 0;          // 0: auto
-  int64_t T = 0;                // evaluation: tokens of a sample; 0: none
+  // Virtual tokens of the adapter, which T and kv_length do not count. Set for `sizes`, whose spec has so many
+  // positions fewer.
+  FrontTokens front = {};
+  int64_t T = 0;  // evaluation: tokens of a sample; 0: none
   int64_t eval_batch = 0;
   bool packing_boundaries = false;
   int64_t rows_per_window = 0;  // of a head that reads rows

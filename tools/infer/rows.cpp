@@ -73,11 +73,12 @@ RowInference open_rows(InferenceOptions options, const RunConfig& config, int64_
       fail(ErrorCode::usage, fmt::format("--max-length of 1 to {}, the model's positions", spec.P),
            std::to_string(most), fmt::format("--max-length {}", spec.P));
     ModelSpec read = spec;
+    use.front = o.front;
     use.room = {.budget = o.host_budget, .key = "--memory ", .set = o.memory > 0};
     with_flags([&] {
       r.rows = std::make_shared<RowData>(config, tokenizer, read, true, most, kRowsOfStep, use);
     });
-    o.T = r.rows->T();
+    o.T = r.rows->T() - o.front.count;
     o.eval_batch = std::min(o.eval_batch, r.rows->eval_windows(0));
     o.packing_boundaries = true;
     o.rows_per_window = r.rows->rows_per_window();

@@ -34,7 +34,7 @@ GeneratedText Talk::say(const std::string& user,
   std::vector<int32_t> prompt;
   try {
     prompt = chat_.prompt(conversation());
-    const int64_t length = in_.plan.decisions.kv_length;
+    const int64_t length = text_room(*in_.session);
     if (static_cast<int64_t>(prompt.size()) > length)
       fail(ErrorCode::data, fmt::format("a talk of at most {} tokens", length),
            fmt::format("{} with this turn", prompt.size()),

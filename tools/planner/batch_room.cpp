@@ -27,7 +27,7 @@ std::vector<FixedBatch> fixed_batches(const PlanRequest& r) {
   if (trains && !r.pinned && (r.micro_batch > 0 || r.bitwise)) {
     FixedBatch b;
     b.sequences = r.micro_batch > 0 ? std::min(r.micro_batch, r.global_batch) : r.global_batch;
-    if (r.offload == "none") b.layers = r.model->backward_layers();
+    if (r.offload.none()) b.layers = r.model->backward_layers();
     b.what = "micro-batch";
     b.advice = r.keys.micro > 0          ? "a smaller per_device_train_batch_size"
                : r.keys.accumulation > 0 ? "a larger gradient_accumulation_steps"

@@ -33,7 +33,7 @@ size_t last_arrival(const Program& p, size_t end) {
 // What a session of one block needs of decisions: weights and gradients stay on the device, and so
 // do states unless the block is updated in its backward.
 Decisions of_a_block(Decisions d) {
-  d.recompute = d.offload = "none";
+  d.recompute = d.offload = {};
   d.offload_params = d.offload_gradients = false;
   d.offload_optimizer = d.offload_optimizer && d.update_in_backward;
   d.eval_batch = d.kv_length = d.save_ring = 0;
@@ -272,6 +272,12 @@ int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
   return most;
 }
 
+const std::vector<LayerWords>& presets() {
+  static const std::vector<LayerWords> words = {"none", "norms", "norms+mlp", "mlp+attention+norms",
+                                                "block"};
+  return words;
+}
+
 int64_t ModelOptions::layers(size_t kind) const {
   return std::count(of_layer.begin(), of_layer.end(), static_cast<int>(kind));
 }
@@ -308,9 +314,31 @@ bool before_scale(const Body& body, const std::vector<int>& slots) {
   return !slots.empty() && body.slot(slots.front()).name.view().ends_with("_unscaled");
 }
 
+// Of sets so far those that no other one beats in bytes and time, at most kMostSets of them, evenly by
+// the bytes that they save; the first, which is empty, always.
+void leave_best(std::vector<LayerOption>& all, std::vector<std::vector<SlotPolicy>>& ways) {
+  std::vector<int> list = efficient_options(all);
+  if (list.front() != 0) list.insert(list.begin(), 0);
+  if (list.size() > kMostSets) {
+    std::stable_sort(list.begin() + 1, list.end(), [&](int a, int b) {
+      return all[static_cast<size_t>(a)].saved > all[static_cast<size_t>(b)].saved;
+    });
+    for (size_t i = 0; i < kMostSets; ++i) list[i] = list[i * (list.size() - 1) / (kMostSets - 1)];
+    list.resize(kMostSets);
+  }
+  std::vector<LayerOption> options;
+  std::vector<std::vector<SlotPolicy>> policies;
+  for (const int i : list) {
+    options.push_back(all[static_cast<size_t>(i)]);
+    policies.push_back(std::move(ways[static_cast<size_t>(i)]));
+  }
+  all = std::move(options);
+  ways = std::move(policies);
+}
+
 BlockOptions record_options_of(const Model& model, const Decisions& decisions,
                                const OptimizerConfig& optimizer, const Settings& settings,
-                               const CostModel& cost, int64_t layer) {
+                               const CostModel& cost, int64_t layer, size_t most_groups) {
   BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer);
   const Body& body = model.block(layer).body();
   const Dims dims{decisions.micro_batch, decisions.T, decisions.rows_per_window};
@@ -326,33 +354,36 @@ BlockOptions record_options_of(const Model& model, const Decisions& decisions,
   }
   std::vector<LayerOption> all;
   std::vector<std::vector<SlotPolicy>> ways;  // of all of them; few need a name
+  BlockOptions kept;
   const auto add = [&](std::vector<SlotPolicy> policies) {
+    ++kept.recorded;
     all.push_back(recorder.record(policies));
     ways.push_back(std::move(policies));
   };
   // The first pass assigns gradients; those that count add to them, as most micro-steps do.
   recorder.record(std::vector<SlotPolicy>(static_cast<size_t>(body.slots()), SlotPolicy::keep));
-  for (size_t set = 0; set < size_t{1} << groups.size(); ++set) {
-    std::vector<SlotPolicy> policies(static_cast<size_t>(body.slots()), SlotPolicy::keep);
-    for (size_t g = 0; g < groups.size(); ++g)
-      if (set >> g & 1)
-        for (const int slot : groups[g])
-          policies[static_cast<size_t>(slot)] = SlotPolicy::recompute;
-    add(std::move(policies));
+  add(std::vector<SlotPolicy>(static_cast<size_t>(body.slots()), SlotPolicy::keep));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (g >= most_groups) leave_best(all, ways);
+    const size_t before = all.size();
+    for (size_t i = 0; i < before; ++i) {
+      std::vector<SlotPolicy> policies = ways[i];
+      for (const int slot : groups[g]) policies[static_cast<size_t>(slot)] = SlotPolicy::recompute;
+      add(std::move(policies));
+    }
   }
-  const auto policies_of = [&](const std::string& name) {
-    return parse_policies(name, "none", model)[static_cast<size_t>(layer)];
+  const auto policies_of = [&](const LayerWords& name) {
+    return parse_policies(name, {}, model)[static_cast<size_t>(layer)];
   };
-  add(policies_of("block"));
-  BlockOptions kept;
+  add(policies_of(presets().back()));
   std::vector<int> list = efficient_options(all);
   if (list.front() != 0) list.insert(list.begin(), 0);
   for (const int i : list) {
     kept.options.push_back(all[static_cast<size_t>(i)]);
     kept.names.push_back(recompute_text(ways[static_cast<size_t>(i)], body));
   }
-  for (size_t i = 0; i < kPresets.size(); ++i)
-    kept.presets[i] = recorder.record(policies_of(std::string(kPresets[i])));
+  for (size_t i = 0; i < kPresets; ++i)
+    kept.presets[i] = recorder.record(policies_of(presets()[i]));
   return kept;
 }
 
@@ -376,7 +407,7 @@ bool alike(const Model& model, int64_t a, int64_t b) {
 
 ModelOptions record_block_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost) {
+                                  const CostModel& cost, size_t most_groups) {
   ModelOptions options;
   options.below = model.first_backward();
   std::vector<int64_t> first;  // layer of each kind
@@ -386,7 +417,8 @@ ModelOptions record_block_options(const Model& model, const Decisions& decisions
     options.of_layer.push_back(static_cast<int>(same - first.begin()));
     if (same != first.end()) continue;
     first.push_back(l);
-    options.kinds.push_back(record_options_of(model, decisions, optimizer, settings, cost, l));
+    options.kinds.push_back(
+        record_options_of(model, decisions, optimizer, settings, cost, l, most_groups));
   }
   return options;
 }
@@ -416,7 +448,7 @@ Pair quickest_pair(const ModelOptions& ways) {
   const auto kind = [&](int64_t layer) -> const BlockOptions& {
     return ways.kinds[static_cast<size_t>(ways.of_layer[static_cast<size_t>(layer - ways.below)])];
   };
-  for (size_t i = 0; i < kPresets.size(); ++i) {
+  for (size_t i = 0; i < kPresets; ++i) {
     const double own =
         (kind(pair.layer).presets[i].seconds() + kind(pair.other).presets[i].seconds()) / 2;
     for (const BlockOptions& any : ways.kinds)
@@ -436,10 +468,9 @@ bool beats(const StackOption& b, const StackOption& a) {
 
 // What may be offloaded under a way to recompute, in words: the slots of a row of numbers a token
 // that it leaves, one by one, all, and all but the input.
-std::vector<std::string> offload_texts(const Model& model, const std::string& recompute,
-                                       Dims dims) {
+std::vector<LayerWords> offload_words(const Model& model, const LayerWords& recompute, Dims dims) {
   const Body& body = model.block(0).body();
-  const std::vector<SlotPolicy> policies = parse_policies(recompute, "none", model).front();
+  const std::vector<SlotPolicy> policies = parse_policies(recompute, {}, model).front();
   std::vector<std::string> words;
   const int out = body.find_slot("out");
   for (int slot = 0; slot < body.slots(); ++slot) {
@@ -451,14 +482,14 @@ std::vector<std::string> offload_texts(const Model& model, const std::string& re
     const std::string_view last = name.substr(name.rfind('.') + 1);
     words.emplace_back(last == "x" ? "inputs" : last);
   }
-  std::vector<std::string> texts = words;
+  std::vector<LayerWords> texts(words.begin(), words.end());
   const auto join = [&](size_t first) {
     std::string text;
     for (size_t i = first; i < words.size(); ++i) text += (text.empty() ? "" : "+") + words[i];
     return text;
   };
-  if (words.size() > 1) texts.push_back(join(0));
-  if (words.size() > 2) texts.push_back(join(1));
+  if (words.size() > 1) texts.emplace_back(join(0));
+  if (words.size() > 2) texts.emplace_back(join(1));
   return texts;
 }
 
@@ -482,12 +513,12 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
   const Pair pair = quickest_pair(ways);
   BlockRecorder recorder(model, decisions, optimizer, settings, cost, pair.layer, pair.other);
   // Names of any kind: they say what a layer of every kind can do.
-  std::vector<std::string> recompute = ways.kinds.front().names;
+  std::vector<LayerWords> recompute = ways.kinds.front().names;
   for (const BlockOptions& kind : ways.kinds)
-    for (const std::string& name : kind.names)
+    for (const LayerWords& name : kind.names)
       if (std::find(recompute.begin(), recompute.end(), name) == recompute.end())
         recompute.push_back(name);
-  const auto record = [&](const std::string& again, const std::string& away) {
+  const auto record = [&](const LayerWords& again, const LayerWords& away) {
     StackOption o =
         recorder.record_pair(parse_policies(again, away, model)[static_cast<size_t>(pair.layer)]);
     o.recompute = again;
@@ -500,14 +531,14 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
     }
     return o;
   };
-  record("none", "none");  // gradients are assigned; those that count are added to
+  record({}, {});  // gradients are assigned; those that count are added to
   const Dims dims{decisions.micro_batch, decisions.T, decisions.rows_per_window};
   StackOptions options;
   options.below = model.first_backward();
   std::vector<StackOption> all;
-  for (const std::string& again : recompute) {
-    options.kept.push_back(record(again, "none"));
-    for (const std::string& away : offload_texts(model, again, dims))
+  for (const LayerWords& again : recompute) {
+    options.kept.push_back(record(again, {}));
+    for (const LayerWords& away : offload_words(model, again, dims))
       all.push_back(record(again, away));
   }
   for (size_t i = 0; i < all.size(); ++i) {

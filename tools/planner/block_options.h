@@ -3,8 +3,6 @@
 #pragma once
 
 #include <array>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/memory/linked_layers.h"
@@ -15,13 +13,14 @@
 namespace snug {
 
 // What all layers alike may recompute; each does all that those before it do.
-inline constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
-                                                             "mlp+attention+norms", "block"};
+inline constexpr size_t kPresets = 5;
+const std::vector<LayerWords>& presets();
 
 struct BlockOptions {
   std::vector<LayerOption> options;
-  std::vector<std::string> names;  // in the grammar of layers/models/recompute.h
-  std::array<LayerOption, kPresets.size()> presets;
+  std::vector<LayerWords> names;
+  std::array<LayerOption, kPresets> presets;
+  int64_t recorded = 0;  // ways of which these are the best
 };
 
 // The ways to run the layers of a model: its layers are of one shape, and of a few kinds
@@ -39,13 +38,17 @@ struct ModelOptions {
   int64_t saved(size_t preset) const;
 };
 
+// Stages of which every set is recorded, and sets from which those of one stage more are made.
+inline constexpr size_t kMostGroups = 12, kMostSets = 128;
+
 // Of each kind every set of stages whose outputs are made again (a number a row stays: it is small),
 // and `block`, which keeps the input alone; those that another one beats in bytes and time are left
-// out. For the first block of each kind of `model`, in a session of these decisions. The first way is
+// out. Of more than `most_groups` stages sets grow stage by stage, from the best so far: 2^most_groups
+// are recorded, and kMostSets for each stage more. For the first block of each kind of `model`, in a session of these decisions. The first way is
 // always `none`.
 ModelOptions record_block_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost);
+                                  const CostModel& cost, size_t most_groups = kMostGroups);
 
 // A way to run a layer of a stack in which slots are on their way to the host or back while a
 // neighbour runs: what the solver of stacks asks of it, and what tells it beside any neighbour.
@@ -53,7 +56,7 @@ ModelOptions record_block_options(const Model& model, const Decisions& decisions
 //   forward   layer l - 1's that leave | layer l
 //   backward  layer l | l - 1's that come
 struct StackOption : LinkedOption {
-  std::string recompute, offload;
+  LayerWords recompute, offload;
   int64_t forward = 0;        // at most in its forward, beyond what the layers before saved
   int64_t forward_after = 0;  // the same with those of a layer run the same way before it leaving
   int64_t leaving = 0;        // on their way out until the next layer's forward is over

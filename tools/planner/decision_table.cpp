@@ -9,7 +9,6 @@
 
 #include "engine/core/error.h"
 #include "engine/io/json.h"
-#include "tools/planner/stack_plans.h"
 
 namespace snug {
 namespace {
@@ -109,11 +108,11 @@ std::string one_of(const std::vector<std::string>& words) {
 
 void set_word(const Decision& row, const std::string& word, Decisions& d) {
   if (const auto* field = std::get_if<bool Decisions::*>(&row.decided))
-    d.** field = word == row.values[1];
+    d.*(*field) = word == row.values[1];
   else if (const auto* dtype = std::get_if<DType Decisions::*>(&row.decided))
-    d.** dtype = word == to_string(DType::bf16) ? DType::bf16 : DType::f32;
+    d.*(*dtype) = word == to_string(DType::bf16) ? DType::bf16 : DType::f32;
   else if (const auto* packing = std::get_if<WeightPacking Decisions::*>(&row.decided))
-    d.** packing = parse_weight_packing(word).value();
+    d.*(*packing) = parse_weight_packing(word).value();
   else
     std::get<const ResidenceKey*>(row.decided)->set(word, d);
 }
@@ -137,8 +136,8 @@ std::string Decision::text(const Decisions& d) const {
             return values[value ? 1 : 0];
           else if constexpr (std::is_same_v<T, int64_t>)
             return std::to_string(value);
-          else if constexpr (std::is_same_v<T, std::string>)
-            return value;
+          else if constexpr (std::is_same_v<T, LayerWords>)
+            return value.text();
           else
             return to_string(value);
         }
@@ -153,8 +152,8 @@ nlohmann::json Decision::json(const Decisions& d) const {
 
 std::string Decision::in_words(const Decisions& d) const {
   if (const auto* home = std::get_if<const ResidenceKey*>(&decided)) return (*home)->words(d);
-  const bool layers = std::holds_alternative<std::string Decisions::*>(decided);
-  return fmt::format(fmt::runtime(words), layers ? layers_in_brief(text(d)) : text(d));
+  const auto* layers = std::get_if<LayerWords Decisions::*>(&decided);
+  return fmt::format(fmt::runtime(words), layers != nullptr ? (d.**layers).brief() : text(d));
 }
 
 bool Decision::same(const Decisions& a, const Decisions& b) const {
@@ -172,13 +171,13 @@ void Decision::read(const nlohmann::json& file, const std::string& where, const 
                     Decisions& d) const {
   constexpr int64_t kMost = int64_t{1} << 40;  // so that no product overflows
   if (const auto* number = std::get_if<int64_t Decisions::*>(&decided)) {
-    d.** number = get_int_in(file, name, where, least, kMost);
+    d.*(*number) = get_int_in(file, name, where, least, kMost);
     return;
   }
   const std::string word =
       absent == nullptr ? get_string(file, name, where) : get_string(file, name, where, absent);
-  if (const auto* layers = std::get_if<std::string Decisions::*>(&decided)) {
-    d.** layers = word;
+  if (const auto* layers = std::get_if<LayerWords Decisions::*>(&decided)) {
+    d.*(*layers) = word;
     return;
   }
   const std::vector<std::string> known = words_of(*this);
@@ -194,7 +193,9 @@ void Decision::ask(const RunConfig& config, PlanRequest& r) const {
   } else if (const auto* text = std::get_if<std::string RunConfig::*>(&given)) {
     const std::string& value = config.**text;
     if (const auto* word = std::get_if<std::string PlanRequest::*>(&asked))
-      r.** word = value;
+      r.*(*word) = value;
+    else if (const auto* layers = std::get_if<LayerWords PlanRequest::*>(&asked))
+      r.*(*layers) = value;
     else if (value != "auto")
       r.*std::get<std::optional<WeightPacking> PlanRequest::*>(asked) = parse_weight_packing(value);
   }
@@ -202,7 +203,7 @@ void Decision::ask(const RunConfig& config, PlanRequest& r) const {
 
 void Decision::fix(const Decisions& d, PlanRequest& r) const {
   if (const auto* word = std::get_if<std::string PlanRequest::*>(&asked)) {
-    r.** word = text(d);
+    r.*(*word) = text(d);
     return;
   }
   std::visit(
@@ -223,6 +224,8 @@ std::string Decision::asked_for(const PlanRequest& r) const {
     return r.**number > 0 ? std::to_string(r.**number) : "";
   if (const auto* word = std::get_if<std::string PlanRequest::*>(&asked))
     return r.**word == "auto" ? "" : r.**word;
+  if (const auto* layers = std::get_if<LayerWords PlanRequest::*>(&asked))
+    return (r.**layers).open() ? "" : (r.**layers).text();
   if (const auto* dtype = std::get_if<std::optional<DType> PlanRequest::*>(&asked))
     return r.**dtype ? to_string(*(r.**dtype)) : "";
   if (const auto* packing = std::get_if<std::optional<WeightPacking> PlanRequest::*>(&asked))

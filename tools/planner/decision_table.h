@@ -31,12 +31,12 @@ struct Decision {
   const char* key;    // of the configuration; null: there is none
   const char* words;  // "micro-batches of {}"; of what is so or not: "updates {}"
   // A residence has its other fields in its own row (residence.h).
-  std::variant<int64_t Decisions::*, bool Decisions::*, std::string Decisions::*,
-               DType Decisions::*, WeightPacking Decisions::*, const ResidenceKey*>
+  std::variant<int64_t Decisions::*, bool Decisions::*, LayerWords Decisions::*, DType Decisions::*,
+               WeightPacking Decisions::*, const ResidenceKey*>
       decided;
   std::variant<std::monostate, int64_t PlanRequest::*, std::string PlanRequest::*,
-               std::optional<bool> PlanRequest::*, std::optional<DType> PlanRequest::*,
-               std::optional<WeightPacking> PlanRequest::*>
+               LayerWords PlanRequest::*, std::optional<bool> PlanRequest::*,
+               std::optional<DType> PlanRequest::*, std::optional<WeightPacking> PlanRequest::*>
       asked = {};
   std::variant<std::monostate, int64_t RunConfig::*, std::string RunConfig::*> given = {};
   const char* values[2] = {};    // words of what is not so, and of what is

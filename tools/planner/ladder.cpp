@@ -28,7 +28,7 @@ constexpr int64_t kMostRungs = 1000;
 std::string beside_recompute(const Decisions& d) {
   std::string text;
   if (d.packed_weights != WeightPacking::none) text += ", weights packed";
-  if (d.offload != "none") text += ", offload " + d.offload;
+  if (!d.offload.none()) text += ", offload " + d.offload.text();
   if (d.offload_params)
     text += fmt::format(", weights{} optimizer with the host",
                         d.offload_gradients ? ", gradients and" : " and");
@@ -181,7 +181,8 @@ std::string ladder_text(const Ladder& ladder) {
     }
     out += fmt::format("{:>11} {:>11} {:>6} {:>6} {:>10.0f}  {}\n", wide(r.budget),
                        wide(r.engine_bytes), r.decisions.micro_batch, r.decisions.head_rows,
-                       r.tokens_per_second, r.decisions.recompute + beside_recompute(r.decisions));
+                       r.tokens_per_second,
+                       r.decisions.recompute.text() + beside_recompute(r.decisions));
   }
   if (ladder.left_out > 0)
     out +=

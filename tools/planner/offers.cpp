@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <variant>
 
 #include "engine/core/units.h"
 #include "tools/config/keys.h"
@@ -34,7 +35,7 @@ std::string allow(PlanRequest& r, std::initializer_list<const char*> more) {
 
 struct HostKey {
   const char* name;
-  std::string PlanRequest::*value;
+  std::variant<std::string PlanRequest::*, LayerWords PlanRequest::*> value;
 };
 constexpr HostKey kSlots{"offload", &PlanRequest::offload};
 constexpr HostKey kStates{"offload_optimizer", &PlanRequest::offload_optimizer};
@@ -45,11 +46,13 @@ constexpr HostKey kGradients{"offload_gradients", &PlanRequest::offload_gradient
 // so that the keys say it.
 std::string open_host(PlanRequest& r, std::initializer_list<HostKey> closed) {
   std::string text;
+  const auto close = [&](const char* name, auto& value) {
+    if (r.use_host || value != "auto") return;
+    value = "none";
+    text += fmt::format(" {}=none", name);
+  };
   for (const HostKey& key : closed)
-    if (r.*key.value == "auto" && !r.use_host) {
-      r.*key.value = "none";
-      text += fmt::format(" {}=none", key.name);
-    }
+    std::visit([&](auto field) { close(key.name, r.*field); }, key.value);
   if (r.offload_update == "auto" && !r.use_host) {
     r.offload_update = "gpu";
     text += " offload_update=gpu";
@@ -86,7 +89,8 @@ std::string one_at_a_time(PlanRequest& r) {
 // Half the length in the same micro-batches; a global batch in tokens has more of them. Empty: it
 // cannot be cut so.
 std::string half_length(PlanRequest& r) {
-  const int64_t T = r.T / 2, tokens = r.keys.global_tokens;
+  const int64_t front = r.model->front().count;  // virtual tokens, of which max_length counts none
+  const int64_t T = (r.T - front) / 2, tokens = r.keys.global_tokens;
   std::string text = fmt::format("max_length={}", T);
   if (tokens > 0) {
     const int64_t G = tokens / T;
@@ -99,7 +103,7 @@ std::string half_length(PlanRequest& r) {
     r.global_batch = G;
     if (r.keys.global_size > 0) r.keys.global_size = G;
   }
-  r.T = T;
+  r.T = front + T;
   return text;
 }
 
@@ -131,7 +135,7 @@ const Row kRows[] = {
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
-       if (r.recompute == "auto") return "";
+       if (r.recompute.open()) return "";
        r.recompute = "auto";
        return "recompute=auto";
      },
@@ -156,15 +160,16 @@ const Row kRows[] = {
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
-       if (r.offload != "none" && (r.use_host || r.offload != "auto")) return "";
+       if (!r.offload.none() && (r.use_host || !r.offload.open())) return "";
        r.offload = "auto";
        return "offload=auto" + open_host(r, {kStates, kParams, kGradients});
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
-       const bool slots = r.offload == "none" || (r.offload == "auto" && !r.use_host);
+       const bool slots = r.offload.none() || (r.offload.open() && !r.use_host);
        if (!slots || !states_can_move(r)) return "";
-       r.offload = r.offload_optimizer = "auto";
+       r.offload = "auto";
+       r.offload_optimizer = "auto";
        return "offload=auto offload_optimizer=auto" + open_host(r, {kParams, kGradients});
      },
      Effect::none},
@@ -191,7 +196,7 @@ const Row kRows[] = {
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
-       if (r.offload == "none" || r.offload == "auto") return "";
+       if (r.offload.none() || r.offload.open()) return "";
        r.offload = "none";
        return "offload=none";
      },

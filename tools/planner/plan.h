@@ -65,6 +65,7 @@ struct PlanRequest {
   // Ranks that share a step, each with as many windows, and what each keeps its piece of alone
   // (Decisions::zero). Bytes are those of one rank.
   int ranks = 1, zero = 0;
+  bool staged = false;        // ranks share no memory (Decisions::staged)
   PairDecision pairs;         // of a causal LM whose rows are pairs
   bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest
@@ -72,8 +73,8 @@ struct PlanRequest {
   bool evaluate = false;
   int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
   BatchKeys keys;                          // that set these numbers
-  std::string recompute = "auto";          // auto: chosen for each layer
-  std::string offload = "none";            // auto: chosen, if use_host
+  LayerWords recompute = "auto";           // open: chosen for each layer
+  LayerWords offload;                      // open: chosen, if use_host
   std::string offload_optimizer = "none";  // none, cpu, disk; auto: one of the two, if use_host
   std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
   std::string offload_embedding = "none";  // the same, of frozen tables of rows

@@ -53,6 +53,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
        r.kv_length > 0 ? fmt::format("{} tokens", r.kv_length) : "none"}};
   if (r.ranks > 1) facts["ranks"] = std::to_string(r.ranks);
   if (r.ranks > 1) facts["zero"] = std::to_string(r.zero);
+  if (r.staged) facts["transport"] = "mpi";
   if (r.pairs.any())
     facts["loss_type"] =
         fmt::format("{}, {} {} in a window",

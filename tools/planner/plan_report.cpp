@@ -14,7 +14,6 @@
 #include "tools/planner/plan_search.h"
 #include "tools/planner/rank_words.h"
 #include "tools/planner/residence.h"
-#include "tools/planner/stack_plans.h"
 
 namespace snug {
 namespace {
@@ -87,6 +86,7 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"kernels", choices_json(plan.kernels)}};
   add_decisions(j, d);
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
+  if (d.staged) j["transport"] = "mpi";
   if (d.pairs.any()) j["pairs_per_window"] = d.pairs.per_window;
   if (d.pairs.cached) j["precompute_ref_log_probs"] = true;
   if (d.pairs.any() && !d.pairs.reward) j["loss_type"] = facts_of(d.pairs.loss.kind).name;
@@ -235,9 +235,9 @@ std::string plan_sentence(const Plan& plan) {
          : d.ranks > 1 ? fmt::format(" in one micro-batch of {} each", d.micro_batch)
                        : std::string(" at once");
     s += zero_words(d);
-    s += d.recompute == "none" ? ", everything kept for backward"
-                               : fmt::format(", recomputing {}", layers_in_brief(d.recompute));
-    if (d.offload != "none") s += fmt::format(", offloading {}", layers_in_brief(d.offload));
+    s += d.recompute.none() ? ", everything kept for backward"
+                            : fmt::format(", recomputing {}", d.recompute.brief());
+    if (!d.offload.none()) s += fmt::format(", offloading {}", d.offload.brief());
     if (const std::string rests = rests_with_host(d); !rests.empty())
       s += ", " + rests + " with the host" + (d.update_on_host ? ", which updates them" : "");
     if (d.states_on_disk) s += ", the optimizer's state on disk";

@@ -26,11 +26,11 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   }
   const PlanRequest& r = request;
   const bool trains = r.global_batch > 0, use_host = trains && r.use_host;
-  const bool open = r.recompute == "auto" && trains;
-  const bool choose = r.offload == "auto" && use_host;  // what is offloaded
-  const std::string fixed = r.offload == "auto" ? "none" : r.offload;
+  const bool open = r.recompute.open() && trains;
+  const bool choose = r.offload.open() && use_host;  // what is offloaded
+  const LayerWords fixed = r.offload.open() ? LayerWords() : r.offload;
   // Of weights that are gathered a layer ahead the presets are looked at, as of streamed ones.
-  layers_ = open && fixed == "none" && r.zero < 3;
+  layers_ = open && fixed.none() && r.zero < 3;
   stacks_ = layers_ && choose && r.model->backward_layers() > 1 && layers_save_alike(*r.model);
 
   if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
@@ -41,25 +41,24 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
     states_away_.push_back(true);
   if (!trains) states_away_.push_back(false);
 
-  std::vector<std::string> again, away = {fixed};
+  std::vector<LayerWords> again, away = {fixed};
   if (open && !layers_)
-    again.assign(std::begin(kPresets), std::end(kPresets));
+    again = presets();
   else
-    again.emplace_back(layers_ ? "block" : r.recompute == "auto" ? "none" : r.recompute);
+    again.push_back(layers_ ? presets().back() : r.recompute.open() ? LayerWords() : r.recompute);
   if (choose && !layers_) away = {"none", "inputs", "block"};
-  const auto add = [&](const std::vector<std::string>& aways,
-                       const std::vector<std::string>& agains) {
+  const auto add = [&](const std::vector<LayerWords>& aways,
+                       const std::vector<LayerWords>& agains) {
     for (const bool states : states_away_)
-      for (const std::string& offload : aways)
-        for (const std::string& recompute : agains)
+      for (const LayerWords& offload : aways)
+        for (const LayerWords& recompute : agains)
           if (aways.size() + agains.size() == 2 || policies_combine(recompute, offload, *r.model))
             ways_.push_back({recompute, offload, states,
-                             (choose && offload != "none") || (states && states_away_.size() > 1)});
+                             (choose && !offload.none()) || (states && states_away_.size() > 1)});
   };
   add(away, again);
   // A lone layer is no stack: what it may leave with the host is looked at preset by preset.
-  if (layers_ && choose && !stacks_)
-    add({"inputs", "block"}, {std::begin(kPresets), std::end(kPresets)});
+  if (layers_ && choose && !stacks_) add({"inputs", "block"}, presets());
   std::stable_sort(ways_.begin(), ways_.end(),
                    [](const Way& x, const Way& y) { return x.moved < y.moved; });
   streamed_ = streamed_ways();
@@ -127,6 +126,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.packed_weights = r.packed_weights.value_or(WeightPacking::none);
   d.ranks = r.ranks;
   d.zero = r.global_batch > 0 ? r.zero : 0;
+  d.staged = r.staged;
   return d;
 }
 
@@ -208,13 +208,13 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const ModelOptions& wa
   choice.host_bytes = c.host;
   choice.step_seconds = judged(c.decisions, c.outside + c.micro_steps * s.seconds);
   choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
-  std::vector<std::string> names;
+  std::vector<LayerWords> names;
   for (size_t l = 0; l < s.choice.size(); ++l)
     names.push_back(
         ways.kinds[static_cast<size_t>(ways.of_layer[l])].names[static_cast<size_t>(s.choice[l])]);
   if (!names.empty())
-    names.insert(names.begin(), static_cast<size_t>(ways.below), std::string(names.front()));
-  choice.decisions.recompute = names.empty() ? "none" : recompute_text(names);
+    names.insert(names.begin(), static_cast<size_t>(ways.below), LayerWords(names.front()));
+  choice.decisions.recompute = LayerWords::of(names);
   return choice;
 }
 
@@ -257,7 +257,7 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
         if (way.moved != moved) continue;
         // Every way to run a block keeps its input, if it is not offloaded: where these alone do
         // not fit nothing is recorded.
-        if (way.offload == "none" && inputs(micro) > static_cast<double>(room)) continue;
+        if (way.offload.none() && inputs(micro) > static_cast<double>(room)) continue;
         for (const Gradients& gradient : gradients(micro)) {
           const Key key{micro, rows, gradient, way};
           if (moved && best.feasible && floor(key) >= best.step_seconds) continue;
@@ -400,7 +400,7 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
 
 double PlanSearch::judged(const Decisions& d, double seconds) {
   if (d.packed_weights != WeightPacking::none) seconds *= 1 + kPackingMargin;
-  const bool away = d.offload != "none" || d.offload_optimizer || d.offload_params ||
+  const bool away = !d.offload.none() || d.offload_optimizer || d.offload_params ||
                     d.offload_tables || d.offload_gradients;
   return away ? seconds * (1 + kHostMargin) : seconds;
 }
@@ -447,7 +447,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     const ModelOptions& ways = block_options(c.decisions);
     LayerProblem p = ways.problem();
     p.tail = c.tail;
-    for (const std::string_view preset : kPresets) {
+    for (const LayerWords& preset : presets()) {
       std::vector<int> of_kind;
       for (const BlockOptions& kind : ways.kinds) {
         const auto name = std::find(kind.names.begin(), kind.names.end(), preset);
@@ -491,7 +491,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     // From the last of those with the same with the host, which recomputes most: what saves more
     // than the least whole arena so far needs no record. Most recomputation is not always least
     // memory.
-    std::map<std::tuple<std::string, bool, bool, bool, bool>, int64_t> bytes_of;
+    std::map<std::tuple<LayerWords, bool, bool, bool, bool>, int64_t> bytes_of;
     const auto before = static_cast<std::ptrdiff_t>(list.size());
     for (auto way = streamed_.rbegin(); way != streamed_.rend(); ++way) {
       if (way->grads_away && gradient.second) continue;  // which has none to keep

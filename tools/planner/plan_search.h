@@ -179,7 +179,7 @@ class PlanSearch {
   double evaluations(const Decisions& decisions) const;
   // What is the same of all layers, and where the optimizer's state rests.
   struct Way {
-    std::string recompute = "none", offload = "none";
+    LayerWords recompute, offload;
     bool states_away = false;
     bool moved = false;        // the search itself took the host's memory
     bool params_away = false;  // and the states with them
@@ -305,7 +305,7 @@ class PlanSearch {
   int64_t streamed_saved(const Key& key);
   double streamed_again(const Key& key);
   // The preset that a streamed way is, of kPresets; null: none, or the ways are not looked at.
-  const std::string_view* streamed_preset(const Key& key);
+  const LayerWords* streamed_preset(const Key& key);
   // What is known of a configuration before it is recorded, asked for every budget.
   struct Streamed {
     int64_t saved = 0;  // streamed_saved

@@ -46,7 +46,7 @@ Name PlanSearch::packed_variant(Name plain) {
 bool PlanSearch::packing_open() const {
   const PlanRequest& r = request_;
   // Without the host's memory auto is none.
-  if (r.offload != "none" && r.offload != "auto") return false;
+  if (!r.offload.none() && !r.offload.open()) return false;
   for (const ResidenceKey& key : residence_keys())
     if (r.*key.asked == "cpu") return false;
   return unpacked_ == nullptr && !r.packed_weights && r.global_batch > 0 && !r.use_host &&

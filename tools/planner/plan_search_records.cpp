@@ -25,7 +25,7 @@ std::pair<int64_t, int64_t> ticks_of(const Program& p, std::string_view scope) {
 Decisions of_rest_beside_residents(const Decisions& d) {
   Decisions c = d;
   c.head_rows = 0;
-  c.recompute = c.offload = "none";
+  c.recompute = c.offload = {};
   return c;
 }
 
@@ -113,6 +113,7 @@ Decisions of_block(const Decisions& d) {
   b.packed_weights = d.packed_weights;
   b.ranks = d.ranks;
   b.zero = d.zero;
+  b.staged = d.staged;
   return b;
 }
 
@@ -156,6 +157,7 @@ Decisions of_common(const Decisions& d) {
   c.packed_weights = d.packed_weights;
   c.ranks = d.ranks;
   c.zero = d.zero;
+  c.staged = d.staged;
   return c;
 }
 
@@ -183,7 +185,7 @@ Decisions of_evaluation(const Decisions& d) {
 Decisions of_rest(const Decisions& d) {
   Decisions c = d;
   c.micro_batch = c.head_rows = c.eval_batch = 0;
-  c.recompute = c.offload = "none";
+  c.recompute = c.offload = {};
   return c;
 }
 
@@ -339,7 +341,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.gain.both = w.gain_first.both + (c.micro_steps - 1) * w.gain_next.both;
   c.update = w.update;
   if (key.way.streams()) c.base = w.residents;
-  c.layered = layers_ && !key.way.streams() && key.way.offload == "none";
+  c.layered = layers_ && !key.way.streams() && key.way.offload.none();
   if (!c.layered) return slot.get();
 
   const ModelOptions& ways = block_options(c.decisions);

@@ -22,19 +22,19 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
                       r.offload_optimizer != "none" && r.offload_optimizer != "disk" && !packed;
   const bool grads = (set_grads || (r.offload_gradients == "auto" && r.use_host)) &&
                      !r.update_in_backward.value_or(false);
-  std::vector<std::string> again = {r.recompute}, away = {r.offload};
-  if (r.recompute == "auto") again.assign(kPresets.begin(), kPresets.end());
-  if (r.offload == "auto") away = {"none"};
-  if (r.offload == "auto" && r.use_host) away.emplace_back("inputs");
+  const LayerWords none;
+  std::vector<LayerWords> again = {r.recompute}, away = {r.offload.open() ? none : r.offload};
+  if (r.recompute.open()) again = presets();
+  if (r.offload.open() && r.use_host) away.emplace_back("inputs");
   const bool set_updates = r.offload_update == "cpu", updates = looks_at_host_updates(r, *cost_);
   const auto add = [&](bool states, bool p, bool g, bool u = false) {
     const bool moved = (p && !set_params) || (g && !set_grads) || (u && !set_updates) ||
                        (states && !p && states_away_.size() > 1 && r.use_host);
-    for (const std::string& offload : away)
-      for (const std::string& recompute : again)
+    for (const LayerWords& offload : away)
+      for (const LayerWords& recompute : again)
         if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
           ways.push_back({recompute, offload, states,
-                          moved || (r.offload == "auto" && offload != "none"), p, g, u});
+                          moved || (r.offload.open() && !offload.none()), p, g, u});
   };
   if (params && !set_grads) add(true, true, false);
   if (grads && !set_params && !set_updates)
@@ -76,27 +76,27 @@ double PlanSearch::streamed_link(const Key& key) {
 }
 
 // As the block is with its weights on the device: they are nothing to what it saves and computes.
-const std::string_view* PlanSearch::streamed_preset(const Key& key) {
+const LayerWords* PlanSearch::streamed_preset(const Key& key) {
   if (!layers_) return nullptr;
-  const auto* preset = std::find(kPresets.begin(), kPresets.end(), key.way.recompute);
-  return preset == kPresets.end() ? nullptr : preset;
+  const auto preset = std::find(presets().begin(), presets().end(), key.way.recompute);
+  return preset == presets().end() ? nullptr : &*preset;
 }
 
 int64_t PlanSearch::streamed_saved(const Key& key) {
-  const std::string_view* const preset = streamed_preset(key);
+  const LayerWords* const preset = streamed_preset(key);
   if (preset == nullptr) return 0;
   const int64_t layers = request_.model->backward_layers();
   if (layers == 0) return 0;
   const int64_t saved =
-      block_options(decide(key)).saved(static_cast<size_t>(preset - kPresets.begin()));
-  if (key.way.offload == "none") return saved;
+      block_options(decide(key)).saved(static_cast<size_t>(preset - presets().data()));
+  if (key.way.offload.none()) return saved;
   const int64_t input =
       round_up(static_cast<int64_t>(inputs(key.micro)) / layers, kTensorAlignment);
   return saved - input * layers;
 }
 
 double PlanSearch::streamed_again(const Key& key) {
-  const std::string_view* const preset = streamed_preset(key);
+  const LayerWords* const preset = streamed_preset(key);
   if (preset == nullptr) return 0;
   const ModelOptions& ways = block_options(decide(key));
   double seconds = 0;
@@ -104,7 +104,7 @@ double PlanSearch::streamed_again(const Key& key) {
     const BlockOptions& kind = ways.kinds[k];
     double least = INFINITY;
     for (const LayerOption& o : kind.options) least = std::min(least, o.seconds());
-    const double own = kind.presets[static_cast<size_t>(preset - kPresets.begin())].seconds();
+    const double own = kind.presets[static_cast<size_t>(preset - presets().data())].seconds();
     seconds += static_cast<double>(ceil_div(request_.global_batch, key.micro) * ways.layers(k)) *
                (own - least);
   }
@@ -189,7 +189,7 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, bool moved, Choice be
       const Way& way = streamed_[i];
       if (way.moved != moved) return true;
       const Key key = key_of(i);
-      if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) return true;
+      if (way.offload.none() && inputs(o.micro) > static_cast<double>(room)) return true;
       const auto known = residents.find(group);
       const int64_t base = known != residents.end() ? known->second : 0;
       const Streamed& bounds = streamed_bounds(key);

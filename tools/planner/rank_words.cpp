@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/core/units.h"
+#include "parallel/rank_comm.h"
 
 namespace snug {
 namespace {
@@ -28,11 +29,17 @@ const char* zero_words(const Decisions& d) {
 std::string rank_text(const Plan& plan) {
   if (plan.decisions.ranks <= 1 || plan.step_seconds <= 0) return "";
   return fmt::format(
-      "\n  of a step each rank reads {} from others, predicted {:.1f} ms, {:.1f} % of it; zero {}: "
-      "{}",
-      human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
-      100 * plan.collective_seconds / plan.step_seconds, plan.decisions.zero,
-      zero_cost(plan.decisions.zero));
+             "\n  of a step each rank reads {} from others, predicted {:.1f} ms, {:.1f} % of it; "
+             "zero {}: "
+             "{}",
+             human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
+             100 * plan.collective_seconds / plan.step_seconds, plan.decisions.zero,
+             zero_cost(plan.decisions.zero)) +
+         (plan.decisions.staged
+              ? fmt::format("\n  ranks exchange messages by Open MPI: sums wait in buffers "
+                            "of {} at most, which are workspace",
+                            human_bytes(kStagingBytes))
+              : std::string());
 }
 
 }  // namespace snug

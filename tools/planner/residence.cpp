@@ -50,7 +50,7 @@ void check_residence(const Decisions& d, const std::string& where, const std::st
 }
 
 std::string offloaded_keys(const Decisions& d) {
-  std::string text = "offload: " + d.offload;
+  std::string text = "offload: " + d.offload.text();
   for (const ResidenceKey& key : residence_keys()) {
     if (!(d.*key.decided) && !key.on_file(d)) continue;
     // Weights go with the state.

@@ -23,12 +23,12 @@ void for_plans(const StackProblem& p, F&& f) {
   }
 }
 
-std::string text_of(const StackProblem& p, const StackPlan& plan, std::string StackOption::*words) {
-  std::vector<std::string> layers(static_cast<size_t>(p.layers),
-                                  p.options->kept[static_cast<size_t>(plan.kept)].*words);
+LayerWords words_of(const StackProblem& p, const StackPlan& plan, LayerWords StackOption::*words) {
+  std::vector<LayerWords> layers(static_cast<size_t>(p.layers),
+                                 p.options->kept[static_cast<size_t>(plan.kept)].*words);
   std::fill_n(layers.begin(), plan.first, p.options->away[static_cast<size_t>(plan.away)].*words);
   layers.insert(layers.begin(), static_cast<size_t>(p.options->below), layers.front());
-  return recompute_text(layers);
+  return LayerWords::of(layers);
 }
 
 const StackOption& option_of(const StackOptions& options, int i) {
@@ -36,12 +36,12 @@ const StackOption& option_of(const StackOptions& options, int i) {
   return at < kept ? options.kept[at] : options.away[at - kept];
 }
 
-std::string text_of(const StackOptions& options, const std::vector<int>& choice,
-                    std::string StackOption::*words) {
-  std::vector<std::string> layers;
+LayerWords words_of(const StackOptions& options, const std::vector<int>& choice,
+                    LayerWords StackOption::*words) {
+  std::vector<LayerWords> layers;
   for (const int i : choice) layers.push_back(option_of(options, i).*words);
   layers.insert(layers.begin(), static_cast<size_t>(options.below), layers.front());
-  return recompute_text(layers);
+  return LayerWords::of(layers);
 }
 
 }  // namespace
@@ -144,12 +144,12 @@ bool least_stack(const StackProblem& p, StackPlan* least) {
   return found;
 }
 
-std::string stack_recompute(const StackProblem& p, const StackPlan& plan) {
-  return text_of(p, plan, &StackOption::recompute);
+LayerWords stack_recompute(const StackProblem& p, const StackPlan& plan) {
+  return words_of(p, plan, &StackOption::recompute);
 }
 
-std::string stack_offload(const StackProblem& p, const StackPlan& plan) {
-  return text_of(p, plan, &StackOption::offload);
+LayerWords stack_offload(const StackProblem& p, const StackPlan& plan) {
+  return words_of(p, plan, &StackOption::offload);
 }
 
 std::vector<int> linked_choice(const StackProblem& p, const StackPlan& plan) {
@@ -180,24 +180,12 @@ LinkedProblem linked_problem(const StackProblem& p) {
   return q;
 }
 
-std::string linked_recompute(const StackOptions& options, const std::vector<int>& choice) {
-  return text_of(options, choice, &StackOption::recompute);
+LayerWords linked_recompute(const StackOptions& options, const std::vector<int>& choice) {
+  return words_of(options, choice, &StackOption::recompute);
 }
 
-std::string linked_offload(const StackOptions& options, const std::vector<int>& choice) {
-  return text_of(options, choice, &StackOption::offload);
-}
-
-std::string layers_in_brief(const std::string& words) {
-  constexpr auto kMost = 4;
-  const auto groups = 1 + std::count(words.begin(), words.end(), ',');
-  if (groups <= kMost) return words;
-  std::set<std::string> ways;
-  for (size_t at = 0; (at = words.find(": ", at)) != std::string::npos;) {
-    at += 2;
-    ways.insert(words.substr(at, words.find(',', at) - at));
-  }
-  return fmt::format("by layer ({} in {} groups)", fmt::join(ways, ", "), groups);
+LayerWords linked_offload(const StackOptions& options, const std::vector<int>& choice) {
+  return words_of(options, choice, &StackOption::offload);
 }
 
 }  // namespace snug

@@ -9,7 +9,6 @@
 // is read off its record.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "engine/memory/linked_layers.h"
@@ -40,18 +39,14 @@ StackPlan stack_plan(const StackProblem& problem, int away, int kept, int64_t fi
 std::vector<StackPlan> stack_plans(const StackProblem& problem, double below);
 // The one of the smallest peak within the limits of the host and of both; false if there is none.
 bool least_stack(const StackProblem& problem, StackPlan* least);
-// The ways of all layers, in the words of layers/models/recompute.h.
-std::string stack_recompute(const StackProblem& problem, const StackPlan& plan);
-std::string stack_offload(const StackProblem& problem, const StackPlan& plan);
+// The ways of all layers.
+LayerWords stack_recompute(const StackProblem& problem, const StackPlan& plan);
+LayerWords stack_offload(const StackProblem& problem, const StackPlan& plan);
 
 // The same problem for engine/memory/linked_layers.h: options are those of `kept`, then of `away`.
 LinkedProblem linked_problem(const StackProblem& problem);
 std::vector<int> linked_choice(const StackProblem& problem, const StackPlan& plan);
-std::string linked_recompute(const StackOptions& options, const std::vector<int>& choice);
-std::string linked_offload(const StackOptions& options, const std::vector<int>& choice);
-
-// Words of layers as they stand; of more than four groups only which ways there are. A plan's
-// decisions have them all.
-std::string layers_in_brief(const std::string& words);
+LayerWords linked_recompute(const StackOptions& options, const std::vector<int>& choice);
+LayerWords linked_offload(const StackOptions& options, const std::vector<int>& choice);
 
 }  // namespace snug

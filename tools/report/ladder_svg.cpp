@@ -56,7 +56,7 @@ std::string ladder_svg(const Ladder& ladder) {
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{}: micro-batch {}, "
         "recompute {}, {:.0f} tokens/s</title></circle>\n",
         x(r->budget), y(r->tokens_per_second), human_bytes(r->budget), r->decisions.micro_batch,
-        escape_html(r->decisions.recompute), r->tokens_per_second);
+        escape_html(r->decisions.recompute.text()), r->tokens_per_second);
   // The ends of what was asked first; then rungs, where they leave room.
   std::vector<int64_t> labels = {most_asked};
   if (ladder.least > 0) labels.push_back(ladder.least);

@@ -28,7 +28,7 @@ bool learns_magnitudes(const Model& model) {
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
-  return d.offload == "none" && !d.offload_optimizer && !d.states_on_disk && !d.offload_params &&
+  return d.offload.none() && !d.offload_optimizer && !d.states_on_disk && !d.offload_params &&
          !d.offload_gradients && !d.update_in_backward;
 }
 
@@ -50,7 +50,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
       ctx_(place, settings_for(settings, decisions)),
       comm_(comm) {
   if (place == Place::plan && decisions.ranks > 1) {
-    planned_comm_ = std::make_unique<RankComm>(decisions.ranks);
+    planned_comm_ = std::make_unique<RankComm>(decisions.ranks, decisions.staged);
     comm_ = planned_comm_.get();
   }
   require(

@@ -31,6 +31,7 @@
 #include "engine/memory/context.h"
 #include "engine/memory/step_state.h"
 #include "engine/stores/stores.h"
+#include "layers/models/layer_words.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
 #include "layers/tasks/preference.h"
@@ -65,14 +66,14 @@ class Session;
 
 // Everything that shapes the programs. What changes numbers is pinned by a checkpoint.
 struct Decisions {
-  int64_t T = 0;                                     // tokens of a training sample
-  int64_t micro_batch = 0;                           // sequences of a micro-step; 0: no training
-  int64_t head_rows = 0;                             // rows of a chunk of logits
-  std::string recompute = "none", offload = "none";  // layers/models/recompute.h
-  int64_t eval_batch = 0;  // sequences of an evaluation batch; 0: no evaluation
-  int64_t kv_length = 0;   // tokens of the KV cache; 0: no generation
-  int64_t kv_rows = 1;     // sequences that are decoded together
-  int64_t prefill = 0;     // tokens of a prefill chunk
+  int64_t T = 0;                  // tokens of a training sample
+  int64_t micro_batch = 0;        // sequences of a micro-step; 0: no training
+  int64_t head_rows = 0;          // rows of a chunk of logits
+  LayerWords recompute, offload;  // of slots: layers/models/recompute.h
+  int64_t eval_batch = 0;         // sequences of an evaluation batch; 0: no evaluation
+  int64_t kv_length = 0;          // tokens of the KV cache; 0: no generation
+  int64_t kv_rows = 1;            // sequences that are decoded together
+  int64_t prefill = 0;            // tokens of a prefill chunk
   // What gradients are added up in: f32, or bf16 with the permission bf16_gradients.
   DType gradients = DType::f32;
   // Blocks are updated as backward leaves them (engine/stores/updating_gradients.h): the same bits.
@@ -113,6 +114,8 @@ struct Decisions {
   // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
   // (StorePolicy::zero). With some neither weights nor gradients rest with the host.
   int ranks = 1, zero = 0;
+  // They share no memory: what they exchange passes through tensors (rank_comm.h).
+  bool staged = false;
 
   auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones
 };

@@ -198,10 +198,48 @@ void check_form(const PeftModel& peft, const PeftConfig& config, const std::stri
 
 }  // namespace
 
+void check_front(const RunConfig& config, const PeftConfig& peft, const ModelSpec& spec) {
+  const int64_t n = peft.num_virtual_tokens, most = spec.P - n;
+  if (n == 0) return;
+  const std::string method = fmt::format("peft: {}", peft.method);
+  if (config.task == "dpo" || config.task == "reward")
+    fail(
+        ErrorCode::unsupported,
+        fmt::format("a task of single sequences for {}, whose tokens lie in front of each", method),
+        fmt::format("task: {} ({})", config.task, config.where("task")), "peft=lora");
+  if (config.packing_boundaries)
+    fail(ErrorCode::unsupported,
+         fmt::format("windows of one sequence for {}, whose tokens lie in front of each", method),
+         fmt::format("packing_boundaries: true ({})", config.where("packing_boundaries")),
+         "leave packing_boundaries out, or peft=lora");
+  if (most > 0 && config.max_length > most)
+    fail(ErrorCode::usage,
+         fmt::format("max_length of at most {}, the model's {} positions less num_virtual_tokens",
+                     most, spec.P),
+         fmt::format("max_length: {} ({}), and num_virtual_tokens: {}", config.max_length,
+                     config.where("max_length"), n),
+         fmt::format("max_length={}", most));
+}
+
+void settle_first_text(const std::optional<Tokenizer>& tokenizer, const std::string& folder,
+                       PeftConfig& peft) {
+  if (peft.prompt_init != "TEXT" || peft.of_folder) return;
+  if (!tokenizer || folder.empty())
+    fail(ErrorCode::usage,
+         "a model folder with weights and a tokenizer for prompt_tuning_init: TEXT, which takes "
+         "rows of "
+         "its tokens",
+         tokenizer ? "a model that is drawn anew" : "no tokenizer",
+         "model=FOLDER, or prompt_tuning_init=RANDOM");
+  peft.prompt_init_tokens =
+      tokenizer->with_special_tokens(tokenizer->encode(peft.prompt_init_text)).ids;
+  require(!peft.prompt_init_tokens.empty(), "a token of a text");
+}
+
 PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
                           const std::string& folder) {
   if (const AdapterMethod& method = adapter_method(config.method);
-      folder.empty() && spec.linear_in_out && !method.has("fan_in_fan_out"))
+      folder.empty() && spec.linear_in_out && !method.front && !method.has("fan_in_fan_out"))
     tell(stderr,
          "Note: PEFT has no {} for modules of this model, which are Conv1D: the adapter is Snug's "
          "alone, or the model's once it is merged.\n",

@@ -58,13 +58,14 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
   };
   // Of layers what they say of slots, however it is spelled.
   const auto alike = [&](const Decision& row, const std::string& now) {
-    if (row.name != std::string_view("recompute") && row.name != std::string_view("offload"))
-      return now == row.text(d);
-    const bool recompute = row.name == std::string_view("recompute");
-    const auto slots = [&](const std::string& text) {
-      return parse_policies(recompute ? text : "none", recompute ? "none" : text, *setup.model);
+    const auto* layers = std::get_if<LayerWords Decisions::*>(&row.decided);
+    if (layers == nullptr) return now == row.text(d);
+    const bool recompute = *layers == &Decisions::recompute;
+    const auto slots = [&](const LayerWords& words) {
+      return parse_policies(recompute ? words : LayerWords(), recompute ? LayerWords() : words,
+                            *setup.model);
     };
-    return slots(row.text(d)) == slots(now);
+    return slots(d.**layers) == slots(now);
   };
   const int64_t N = std::max({d.micro_batch, d.eval_batch, int64_t{1}}) * d.T;
   for (const Decision& row : decision_table()) {

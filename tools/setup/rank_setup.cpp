@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <string_view>
 
 #include "engine/core/error.h"
@@ -10,7 +12,8 @@
 #include "engine/stores/state_places.h"
 #include "optim/percentile.h"
 #include "optim/settings.h"
-#include "parallel/group.h"
+#include "parallel/launch.h"
+#include "parallel/rendezvous.h"
 #include "tools/planner/links.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
@@ -22,7 +25,9 @@ namespace snug {
 int rank_threads(const RunConfig& config) {
   if (config.ranks <= 1) return resolve_threads(config.threads);
   if (config.threads > 0) {
-    const std::string warning = threads_warning(config.threads * config.ranks, find_processors());
+    // mpirun gives each processors of its own, or says that it does not.
+    const int64_t here = through_mpi(config) ? 1 : config.ranks;
+    const std::string warning = threads_warning(config.threads * here, find_processors());
     if (!warning.empty() && config.target.empty())
       tell(stderr, "Warning: of {} ranks {}.\n", config.ranks, warning);
     return static_cast<int>(config.threads);
@@ -46,8 +51,8 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   if (r.settings.target != Place::cpu)
     tell(stderr, "Note: ranks run on processors; of GPUs they are planned alone.\n");
   if (config.target.empty()) check_running_ranks(config);
-  if (r.offload == "auto") r.offload = "none";
-  if (r.offload != "none") refuse("offload", r.offload, "none, or ranks=1");
+  if (r.offload.open()) r.offload = {};
+  if (!r.offload.none()) refuse("offload", r.offload.text(), "none, or ranks=1");
   for (const ResidenceKey& key : residence_keys()) {
     if (key.asked == &PlanRequest::offload_optimizer) continue;
     if (r.*key.asked == "auto") r.*key.asked = key.device;
@@ -110,9 +115,26 @@ std::string join_ranks(const RunConfig& config, const Target& target, int ranks,
 
 void check_running_ranks(const RunConfig& config) {
   if (config.ranks <= kMostRanks) return;
-  fail(ErrorCode::usage, fmt::format("at most {} ranks, which share a machine", kMostRanks),
+  fail(ErrorCode::usage, fmt::format("at most {} ranks", kMostRanks),
        fmt::format("ranks: {} ({})", config.ranks, config.where("ranks")),
        fmt::format("ranks={}; snug plan with a target takes more", kMostRanks));
+}
+
+bool through_mpi(const RunConfig& config) {
+  if (config.ranks <= 1 || config.transport == "local") return false;
+  if (config.transport == "mpi") return true;
+  if (!config.target.empty() || std::getenv(kRankVariable) != nullptr) return false;
+  const std::optional<ForeignPlace> place = foreign_place();
+  return place && !place->apart.empty();
+}
+
+void check_launcher(const RunConfig& config) {
+  if (config.ranks <= 1 || config.transport != "mpi") return;
+  fail(ErrorCode::usage,
+       fmt::format("ranks that mpirun started, for transport: mpi ({})", config.where("transport")),
+       fmt::format("ranks: {} ({}), without a launcher of MPI's", config.ranks,
+                   config.where("ranks")),
+       fmt::format("transport=auto, or mpirun -n {} snug train ...", config.ranks));
 }
 
 void choose_zero(PlanRequest& r) {

@@ -25,6 +25,13 @@ void choose_zero(PlanRequest& request);
 // Throws usage if more ranks are to run than share a machine.
 void check_running_ranks(const RunConfig& config);
 
+// Whether ranks exchange by MPI's messages instead of memory that they share: transport, and where it is auto
+// what a launcher said of this process. Throws as foreign_place().
+bool through_mpi(const RunConfig& config);
+
+// Throws usage where `config` asks for MPI and this process was started by itself.
+void check_launcher(const RunConfig& config);
+
 // The ranks of another launcher, as it `said`, are those of the run. Throws usage if `config` says others.
 void adopt_ranks(RunConfig& config, int ranks, const std::string& said);
 

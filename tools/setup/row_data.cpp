@@ -242,6 +242,8 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   options.text_pair_column = config.text_pair_column;
   options.label_column = config.label_column;
   options.max_length = T_;
+  options.front = use.front;
+  T_ += use.front.count;
   options.vocab_size = spec.V;
   options.quotes = parse_quoting(config.quoting, "quoting");
   options.labels = use.labels;

@@ -23,7 +23,8 @@ namespace snug {
 struct RowUse {
   // False: eval_data alone is read, and windows are as long as its rows need, at most T.
   bool train = true;
-  bool labels = true;  // false: answers are asked for (fill_places)
+  bool labels = true;      // false: answers are asked for (fill_places)
+  FrontTokens front = {};  // of RowOptions
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;  // of RowOptions
   PrepareRoom room = {};  // longer records and larger zstd windows are an Error of code data
 };
@@ -32,7 +33,7 @@ class RowData {
  public:
   // Reads train_data and eval_data. `spec` has the head; its labels are those that are asked for, if
   // `known`, and become those of the data. T: tokens of a row, and of a window, which of pairs is twice as
-  // long; G: rows of a step.
+  // long, and longer by use.front.count; G: rows of a step.
   // Throws usage and data, of rows that the spec cannot take too: other numbers of labels, token
   // types that it does not have; and of rows to evaluate that have no target.
   RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, ModelSpec& spec,

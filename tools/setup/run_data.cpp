@@ -224,7 +224,7 @@ RunData rows_data(const std::shared_ptr<RowData>& rows) {
 
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training,
-                     const PrepareRoom& room, bool made, bool at_most) {
+                     const PrepareRoom& room, bool made, bool at_most, const FrontTokens& front) {
   RunData data;
   data.T = T;
   bool columns = false;
@@ -235,9 +235,9 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
         open_tokens(config.train_data, "train_data", config, tokenizer, V, cache, data.text,
                     columns, room, data.preparing_bytes, made);
     for (const TokenFile& f : files) data.train_tokens += f.size();
-    data.train.emplace(cut_windows(std::move(files), T,
-                                   {.eval_fraction = config.eval_fraction, .seed = seed},
-                                   config.train_data, cache));
+    data.train.emplace(cut_windows(
+        std::move(files), T, {.eval_fraction = config.eval_fraction, .seed = seed, .front = front},
+        config.train_data, cache));
     check_documents(*data.train, config);
     data.train_samples = data.train->train_samples();
     data.eval_samples = data.train->eval_samples();
@@ -256,9 +256,10 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     int64_t longest = 0;
     for (const TokenFile& f : files) longest = std::max(longest, f.size());
     if (at_most && longest > 1) data.T = std::min(T, longest - 1);
-    data.eval.emplace(cut_windows(std::move(files), data.T,
-                                  {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
-                                  config.eval_data, cache));
+    data.eval.emplace(
+        cut_windows(std::move(files), data.T,
+                    {.eval_fraction = 0.0, .seed = seed, .shuffle = false, .front = front},
+                    config.eval_data, cache));
     check_documents(*data.eval, config);
     data.eval_samples = data.eval->train_samples();
     if (!training) data.text = text;

@@ -46,9 +46,11 @@ RunData rows_data(const std::shared_ptr<RowData>& rows);
 // apart, token files that do not say where documents end, documents of one token alone and samples
 // to evaluate that hold no others. Errors name the sources, not the cache. `room`, `made`: of
 // tokenize_once. `at_most`: windows are shorter where no file of eval_data has T + 1 tokens.
+// `front`: of WindowOptions.
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training,
-                     const PrepareRoom& room = {}, bool made = false, bool at_most = false);
+                     const PrepareRoom& room = {}, bool made = false, bool at_most = false,
+                     const FrontTokens& front = {});
 
 // Throws data if documents are kept apart and no sample of `steps` (0: of an epoch) has a target.
 void check_trained(const RunData& data, const RunConfig& config, int64_t steps,

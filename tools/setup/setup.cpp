@@ -200,7 +200,7 @@ void check_cudnn(const RunConfig& config, const Model& model, bool rows, bool gp
 // What is left to the planner it decides so that graphs can be.
 void stay_on_device(PlanRequest& r) {
   r.graphs_required = true;
-  if (r.offload == "auto") r.offload = "none";
+  if (r.offload.open()) r.offload = {};
   for (const ResidenceKey& key : residence_keys())
     if (r.*key.asked == "auto") r.*key.asked = key.device;
   r.update_in_backward = false;
@@ -208,7 +208,7 @@ void stay_on_device(PlanRequest& r) {
 
 // Of what was set, or is in a plan that is followed.
 void check_graphs(const RunConfig& config, const PlanRequest& r) {
-  std::string away = r.offload != "none" ? "offload: " + r.offload : "";
+  std::string away = r.offload.none() ? "" : "offload: " + r.offload.text();
   for (const ResidenceKey& key : residence_keys())
     if (r.*key.asked != key.device)
       away += fmt::format("{}{}: {}", away.empty() ? "" : ", ", key.name, r.*key.asked);
@@ -288,10 +288,10 @@ CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
 void check_policies(const RunConfig& config, const Model& model) {
   for (const char* key : {"recompute", "offload"}) {
     const bool again = key[0] == 'r';
-    const std::string& text = again ? config.recompute : config.offload;
-    if (text == "auto") continue;
+    const LayerWords words = again ? config.recompute : config.offload;
+    if (words.open()) continue;
     try {
-      parse_policies(again ? text : "none", again ? "none" : text, model);
+      parse_policies(again ? words : LayerWords(), again ? LayerWords() : words, model);
     } catch (const Error& error) {
       fail(error.code(), error.expected(), fmt::format("{} ({})", error.found(), config.where(key)),
            error.advice());
@@ -376,23 +376,26 @@ RunSetup make_setup(RunConfig config, bool looks) {
     if (const auto id = s.tokenizer->bos_id()) spec.bos_token = *id;
     if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
   }
-  s.sizes = resolve_sizes(config, spec.P);
+  s.peft = resolve_peft_keys(config);
+  const FrontTokens front = {s.peft ? s.peft->num_virtual_tokens : 0, spec.V};
+  if (s.peft) check_front(config, *s.peft, spec);
+  if (s.peft) settle_first_text(s.tokenizer, s.model_folder, *s.peft);
+  s.sizes = resolve_sizes(config, std::max<int64_t>(1, spec.P - front.count));
   const bool given = !(config.train_data.empty() && config.eval_data.empty());
   const bool rows = spec.head != HeadKind::causal_lm || token_rows;
   if (rows && given) {
     // The names of labels are the folder's if its head has that task.
     const bool known = !source.folder.empty() && of_folder == spec.head;
     const bool of_ram = !config.device.starts_with("cuda") && config.target.empty();
-    s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
-                                       s.sizes.global_batch_size,
-                                       RowUse{.room = {.budget = of_ram ? config.memory : 0}});
+    s.rows = std::make_shared<RowData>(
+        config, s.tokenizer, spec, known, s.sizes.max_length, s.sizes.global_batch_size,
+        RowUse{.front = front, .room = {.budget = of_ram ? config.memory : 0}});
   }
   check_metric(config, spec);
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
   Frozen frozen;
   if (!config.freeze.empty() || !config.unfreeze.empty() || spec.zero_biases)
     frozen = resolve_freeze(spec, {config.freeze, config.unfreeze});
-  s.peft = resolve_peft_keys(config);
   PeftModel peft;
   if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
   Precision precision = parse_precision(tf32 ? "fp32" : config.precision);
@@ -417,6 +420,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.optimizer = optimizer_setup(config, *s.model, s.model_folder.empty());
   r.paged_states = pages_states(config);
   r.ranks = static_cast<int>(config.ranks);
+  r.staged = through_mpi(config);
   r.settings.threads = rank_threads(config);
   choose_device(r.settings, config.device, "device");
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
@@ -452,7 +456,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
                              cudnn_is_faster(device, comparable, spec.D, s.sizes.max_length, &why));
     choose_attention(r, cudnn, why);
   }
-  r.T = s.sizes.max_length;
+  r.T = front.count + s.sizes.max_length;
   r.pairs = s.rows ? s.rows->pairs() : pair_decision(config);
   if (r.pairs.any() && !r.pairs.single()) {
     r.T *= 2;  // of both answers
@@ -530,7 +534,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
   check_offload_embedding(config, r);
   if (r.ranks > 1)
     settle_ranks(config, r);
-  else if (config.zero != "auto" && config.zero != "0")
+  else if (config.transport == "mpi")
+    tell(stderr, "Note: transport: {} ({}) carries nothing: there is one rank.\n", config.transport,
+         config.where("transport"));
+  if (r.ranks == 1 && config.zero != "auto" && config.zero != "0")
     tell(stderr, "Note: zero: {} ({}) shares nothing: there is one rank.\n", config.zero,
          config.where("zero"));
   settle_update(config, r);
@@ -550,10 +557,11 @@ RunSetup make_setup(RunConfig config, bool looks) {
     if (!s.tokenizer)
       fail(ErrorCode::usage, "tokenizer for sample_prompt", "none", "tokenizer=tok.json");
     const auto prompt = static_cast<int64_t>(s.tokenizer->encode(config.sample_prompt).size());
-    if (prompt > spec.P || prompt < 1)
-      fail(ErrorCode::usage, fmt::format("a sample_prompt of 1 to {} tokens", spec.P),
+    const int64_t most = spec.P - front.count;
+    if (prompt > most || prompt < 1)
+      fail(ErrorCode::usage, fmt::format("a sample_prompt of 1 to {} tokens", most),
            fmt::format("{} tokens", prompt), "a shorter sample_prompt");
-    r.kv_length = prompt + std::min(spec.P - prompt, config.sample_tokens);
+    r.kv_length = front.count + prompt + std::min(most - prompt, config.sample_tokens);
   }
   s.config = std::move(config);
   if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);

@@ -35,8 +35,8 @@ std::vector<ReportRung> forecast_ladder(const PlanRequest& request, const Plan& 
   std::vector<ReportRung> rungs;
   for (const LadderRung& r : ladder.rungs)
     if (r.fits)
-      rungs.push_back({r.budget, r.engine_bytes, r.decisions.micro_batch, r.decisions.recompute,
-                       r.tokens_per_second, r.sentence, false});
+      rungs.push_back({r.budget, r.engine_bytes, r.decisions.micro_batch,
+                       r.decisions.recompute.text(), r.tokens_per_second, r.sentence, false});
   // The stairs keep the first budget of each plan: the plan is on the last step below its own.
   for (size_t i = rungs.size(); plan.fits && i-- > 0;)
     if (plan.budget == 0 || rungs[i].budget <= plan.budget) {

@@ -12,8 +12,10 @@
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
 #include "parallel/launch.h"
+#include "parallel/mpi_group.h"
 #include "parallel/rendezvous.h"
 #include "tools/session/tell.h"
+#include "tools/setup/rank_setup.h"
 
 namespace snug {
 namespace {
@@ -26,9 +28,13 @@ constexpr double kMeetingSeconds =
 std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
   std::unique_ptr<Group> group = launched_group();
   if (!group)
-    if (const auto place = foreign_place())
-      group =
-          meet_ranks(*place, config.is_set("ddp_timeout") ? config.ddp_timeout : kMeetingSeconds);
+    if (const auto place = foreign_place()) {
+      if (through_mpi(config))
+        group = std::make_unique<MpiGroup>(place->rank, place->size);
+      else
+        group =
+            meet_ranks(*place, config.is_set("ddp_timeout") ? config.ddp_timeout : kMeetingSeconds);
+    }
   if (!group) return nullptr;
   if (group->rank() > 0) {
     mute_tell();
@@ -40,7 +46,7 @@ std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
 }
 
 RunRanks::RunRanks(std::unique_ptr<Group> group)
-    : group_(std::move(group)), transport_(*group_), comm_(transport_) {}
+    : group_(std::move(group)), transport_(group_->transport()), comm_(*transport_) {}
 
 RunRanks::~RunRanks() = default;
 
@@ -59,11 +65,11 @@ void RunRanks::same(const char* what, const std::string& text) {
 }
 
 std::string RunRanks::from_lead(const char* what, const std::string& text) {
-  constexpr size_t kMost = Transport::kMostExchanged - 1;
+  constexpr size_t kMost = Group::kMostExchanged - 1;
   if (leads() && text.size() > kMost)
     fail(ErrorCode::usage, fmt::format("a path of at most {} bytes for several ranks", kMost), text,
          "a shorter output_dir");
-  std::vector<char> mine(Transport::kMostExchanged, '\0');
+  std::vector<char> mine(Group::kMostExchanged, '\0');
   if (leads()) std::memcpy(mine.data(), text.data(), text.size());
   std::vector<char> all(mine.size() * static_cast<size_t>(group_->size()));
   group_->exchange(what, all.data(), mine.data(), static_cast<int64_t>(mine.size()));
@@ -87,14 +93,30 @@ std::string RunRanks::broken(int awaited, const char* what, double began) {
   return group_->reason();
 }
 
+bool RunRanks::await_lead() {
+  if (leads() || std::getenv(kRankVariable) != nullptr) return true;
+  group_->look_after(0);
+  const bool silent = group_->who_gave_up() == 0 && group_->who_told() != 0;
+  // A launcher ends all with the first that ends badly.
+  if (!silent) group_->await_end(0, kMercy);
+  return !silent;
+}
+
+void RunRanks::fail_run(const std::string& why) {
+  give_up(why);
+  await_lead();
+}
+
 int RunRanks::end(const Error& error) {
   // What all ranks find wrong is rank 0's to say.
-  for (int i = 0; !leads() && i < 300 && !group_->given_up(); ++i) usleep(10'000);
+  for (int i = 0; !leads() && i < 300 && !group_->given_up(); ++i) {
+    usleep(10'000);
+    group_->look_after(0);
+  }
   group_->give_up(error.what());
   if (leads()) throw error;
-  // Under another launcher nobody else is left to say that rank 0 is gone.
-  group_->look_after(0);
-  if (group_->rank() == 1 && group_->who_gave_up() == 0 && std::getenv(kRankVariable) == nullptr)
+  // Nobody else is left to say that rank 0 is gone, or hangs.
+  if (!await_lead() && group_->rank() == 1)
     std::fputs(fmt::format("{}\n", error.what()).c_str(), stderr);
   return error.exit_code();
 }

@@ -8,7 +8,7 @@
 
 #include "engine/core/error.h"
 #include "parallel/group.h"
-#include "parallel/local_transport.h"
+#include "parallel/rank_comm.h"
 #include "tools/config/run_config.h"
 
 namespace snug {
@@ -55,10 +55,16 @@ class RunRanks {
   // of a rank that follows; rank 0 throws it.
   int end(const Error& error);
   void give_up(const std::string& why) { group_->give_up(why); }
+  // The same, at the end of this process.
+  void fail_run(const std::string& why);
 
  private:
+  // Of ranks that another launcher started, behind a bad end: rank 0 has ended too, with what it has to say,
+  // or this takes no longer than kMercy. False: it cannot say it.
+  bool await_lead();
+
   std::unique_ptr<Group> group_;
-  LocalTransport transport_;
+  std::unique_ptr<Transport> transport_;
   RankComm comm_;
 };
 

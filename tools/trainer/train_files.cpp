@@ -364,7 +364,7 @@ void TrainRun::start_log() {
     for (const std::string& note : data_.rows->notes()) log_->say("Note: " + note);
   } else {
     log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
-                          data_.train_samples, plan_.decisions.T, data_.eval_samples));
+                          data_.train_samples, text_length(), data_.eval_samples));
   }
   if (leads())
     for (const std::string& note : same_files(config())) log_->say("Note: " + note + ".");

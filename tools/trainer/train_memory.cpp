@@ -116,7 +116,7 @@ int64_t TrainRun::runtime_now() const {
     return own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes);
   }
   // An arena that ranks share is no private memory.
-  const int64_t arena = ranks_ ? 0 : c.resident_bytes();
+  const int64_t arena = ranks_ && ranks_->arena_file() >= 0 ? 0 : c.resident_bytes();
   return process_private_bytes() - arena - c.host_resident_bytes();
 }
 

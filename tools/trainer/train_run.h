@@ -64,6 +64,8 @@ class TrainRun {
   void prepare_gpu();
   void note_free();
   void set_rate();
+  // Tokens of a sample that are no virtual ones.
+  int64_t text_length() const { return plan_.decisions.T - setup_.model->front().count; }
   int64_t targets_of_step() const;
   void skip_step();
   // What left a step without a target, and where that was said.

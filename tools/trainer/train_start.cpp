@@ -256,7 +256,7 @@ void TrainRun::prepare() {
   if (!config().sample_prompt.empty()) {
     sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
     // What the cache of the model's positions has no room for is not generated.
-    const int64_t most = std::min(config().sample_tokens, plan_.decisions.kv_length);
+    const int64_t most = std::min(config().sample_tokens, text_room(*session_));
     sample_text_.reserve(static_cast<size_t>(most) * 64 + 4096);
     sampler_ = std::make_unique<Sampler>(
         setup_.tokenizer->vocab_size(),

@@ -84,7 +84,7 @@ int64_t TrainRun::targets_of_step() const {
   const int64_t G = samples_per_step(setup_.request);
   if (data_.rows) return data_.rows->trained(at_.samples / G);
   return config().packing_boundaries ? data_.train->trained_targets(at_.samples, G)
-                                     : G * plan_.decisions.T;
+                                     : G * text_length();
 }
 
 // A step without a target: its samples count as seen, and the weights, the optimizer's count and
@@ -364,7 +364,8 @@ int TrainRun::run() {
   }
   data_ = setup_.rows ? rows_data(setup_.rows)
                       : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
-                                     plan_.decisions.T, new_tokens, true, prepare_room(), !leads());
+                                     text_length(), new_tokens, true, prepare_room(), !leads(),
+                                     false, setup_.model->front());
   if (leads()) meet("the tokens");
   clock_.lap("data");
   if (resumed_ && !data_.rows && leads()) keep_own_tokens();
@@ -585,7 +586,7 @@ int train(const RunConfig& config) {
   int code = 1;
   try {
     code = TrainRun(config, ranks.get()).run();
-    if (ranks && code == 1) ranks->give_up("the run has failed");
+    if (ranks && code == 1) ranks->fail_run("the run has failed");
   } catch (const Error& error) {
     if (!ranks) throw;
     code = ranks->end(error);

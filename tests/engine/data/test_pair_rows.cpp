@@ -3,11 +3,13 @@
 
 #include <vector>
 
+#include "engine/data/chat_rows.h"
 #include "engine/data/pair_rows.h"
 #include "engine/data/row_packing.h"
 #include "engine/data/row_reader.h"
 #include "engine/data/row_record.h"
 #include "engine/io/files.h"
+#include "engine/text/bpe_trainer.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace snug {
@@ -241,6 +243,39 @@ TEST_F(PairRowsTest, WhatIsNoSingleAnswerIsRefused) {
   EXPECT_EQ(read(lone, 8, PairUse::single).rows, 1);
   EXPECT_ERROR(read(lone, 8, PairUse::mismatched), ErrorCode::data, "two records at least",
                "pairs.jsonl:1 alone", "loss_type=apo_zero_unpaired");
+}
+
+// Texts, of which every byte is a token here, begin and end as in TRL: what both answers begin with is
+// the prompt, less its last character where one answer is the beginning of the other (extract_prompt),
+// and eos is added to a text that does not end with it.
+TEST_F(PairRowsTest, TextsHaveOnePromptAndOneEnd) {
+  const Tokenizer bytes = BpeTrainer({.vocab_size = 257}).train();
+  const ChatRows chats(std::nullopt, bytes, {bytes.eos_id().value()}, "none");
+  const PairRows pairs(&chats, 8);
+  struct Row {
+    const char* record;
+    int32_t chosen, rejected;  // tokens that are learned
+  };
+  for (const Row& row :
+       {Row{R"({"chosen": "abc", "rejected": "ab"})", 3, 2},
+        Row{R"({"chosen": "ab", "rejected": "abcd"})", 2, 4},
+        Row{R"({"chosen": "abc", "rejected": "abde"})", 2, 3},
+        Row{R"({"chosen": "a b", "rejected": "a c"})", 3, 3},
+        Row{R"({"prompt": "p", "chosen": "x<|endoftext|>", "rejected": "y"})", 2, 2},
+        Row{R"({"prompt": "p", "chosen": "x", "rejected": "yz<|endoftext|>"})", 2, 3}}) {
+    write_atomic(folder_ / "pairs.jsonl", std::string(row.record) + "\n");
+    RowOptions o;
+    o.kind = RowKind::causal;
+    o.pairs = &pairs;
+    o.max_length = 16;
+    o.vocab_size = 257;
+    write_rows({{folder_ / "pairs.jsonl", true}}, nullptr, o, folder_ / "rows");
+    RowDataset d = dataset(16, 1);
+    std::vector<PairPlace> places(3);
+    d.fill(0, 0, 1, {.pairs = places.data()});
+    EXPECT_EQ(places[0].chosen_tokens, row.chosen) << row.record;
+    EXPECT_EQ(places[0].rejected_tokens, row.rejected) << row.record;
+  }
 }
 
 // The last token of a row that is no padding, or its first.

@@ -72,6 +72,20 @@ TEST(BpeTrainer, StopsWhereTheCorpusEnds) {
   EXPECT_EQ(train_bpe({}, options).vocab_size(), 257);
 }
 
+// As Python's open() yields lines: the last one has no line break where the file has none.
+TEST(BpeTrainer, FilesHaveTheLineBreaksThatTheyHave) {
+  const TestFolder folder;
+  const auto words = [&](const char* text) {
+    std::ofstream(folder / "lines.txt", std::ios::binary) << text;
+    BpeTrainer trainer({});
+    trainer.feed_file(folder / "lines.txt");
+    return trainer.distinct_words();
+  };
+  EXPECT_EQ(words("ab"), 1);
+  EXPECT_EQ(words("ab\n"), 2);
+  EXPECT_EQ(words("ab\nab"), 2);
+}
+
 TEST(BpeTrainer, AnyBytesTrain) {
   std::mt19937 rng(8);
   BpeTrainer trainer({.vocab_size = 400, .special_tokens = {"<|endoftext|>", "!", "ab"}});
@@ -162,6 +176,18 @@ TEST(WordPieceTrainer, TextBecomesATokenizerThatLoads) {
   std::ofstream(folder / "out/vocab.txt") << "[UNK]\na\n\nb\n";
   expect_error([&] { Tokenizer::load(folder / "out"); }, ErrorCode::data,
                "a different token on every line", "vocab.txt:3: \"\"", "published");
+}
+
+// Characters take of vocab_size what special tokens leave, and no more.
+TEST(WordPieceTrainer, AnAlphabetOfMoreThanTheVocabularyIsCut) {
+  BpeTrainer trainer({.vocab_size = 8,
+                      .special_tokens = bert_special_tokens(),
+                      .model = TrainedModel::word_piece});
+  trainer.feed("abcdefg");
+  const Tokenizer t = trainer.train();
+  EXPECT_EQ(t.vocab_size(), 8);
+  EXPECT_EQ(t.token_text(7), "c");
+  EXPECT_FALSE(t.token_to_id("d"));
 }
 
 TEST(WordPieceTrainer, Errors) {

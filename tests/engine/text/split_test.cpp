@@ -271,6 +271,10 @@ TEST(AddedTokens, LeftmostThenLongest) {
   EXPECT_EQ(run("b ab b_ éb -b"), "[b:3][ ab b_ éb -:-1][b:3]");
   EXPECT_EQ(run("a \u3000L\n L x"), "[a:-1][ \u3000L\n :4][L :4][x:-1]");
   EXPECT_EQ(run(""), "");
+  // A token in white space that the one before has taken: what is behind it is text, as tokenizers 0.23
+  // has it.
+  m.add({.id = 5, .content = "  "});
+  EXPECT_EQ(run("L   y"), "[L   :4][:5][ y:-1]");
 }
 
 // Both ways of merging, on random merge tables and words.

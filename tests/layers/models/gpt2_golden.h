@@ -109,7 +109,7 @@ struct GoldenRun {
       : golden(g),
         model(g.spec, parse_precision(precision), peft.frozen, peft.adapters, 1, peft.codes) {
     Decisions d;
-    d.T = g.T;
+    d.T = model.front().count + g.T;
     d.micro_batch = micro;
     d.head_rows = 7;  // chunks that do not divide the rows
     d.recompute = recompute;
@@ -133,6 +133,7 @@ struct GoldenRun {
   // Forward and backward of the whole batch, in micro-batches; returns the mean loss.
   double step_gradients(uint64_t seed = 1, int64_t step = 0) {
     const auto tokens = golden.integers("input_ids"), targets = golden.integers("targets");
+    if (model.front().count > 0) return step_in_front(seed, step);
     const int64_t M = session->decisions().micro_batch, T = golden.T;
     session->begin_window(seed, step, golden.trained);
     for (int64_t first = 0; first < golden.B; first += M) {
@@ -148,6 +149,32 @@ struct GoldenRun {
       session->micro(first == 0);
     }
     EXPECT_EQ(session->state().loss_tokens, golden.trained);
+    return session->state().loss_sum / static_cast<double>(session->state().loss_tokens);
+  }
+  // Behind virtual tokens, the last of which is asked for the first token.
+  double step_in_front(uint64_t seed, int64_t step) {
+    const auto own = golden.integers("input_ids"), next = golden.integers("targets");
+    const FrontTokens front = model.front();
+    const int64_t M = session->decisions().micro_batch, T = golden.T, n = front.count;
+    session->begin_window(seed, step, golden.trained + golden.B);
+    for (int64_t first = 0; first < golden.B; first += M) {
+      for (int64_t row = 0; row < M; ++row) {
+        int32_t* const tokens = session->tokens().as<int32_t>() + row * (n + T);
+        int32_t* const targets = session->targets().as<int32_t>() + row * (n + T);
+        const bool real = first + row < golden.B;
+        std::fill_n(targets, n, -100);
+        front.write(tokens);
+        for (int64_t t = 0; t < T; ++t) {
+          const auto at = static_cast<size_t>((first + row) * T + t);
+          tokens[n + t] = real ? static_cast<int32_t>(own[at]) : 0;
+          targets[n + t] = real ? static_cast<int32_t>(next[at]) : -100;
+        }
+        if (real) targets[n - 1] = tokens[n];
+      }
+      session->state().first_sample = first;
+      session->micro(first == 0);
+    }
+    EXPECT_EQ(session->state().loss_tokens, golden.trained + golden.B);
     return session->state().loss_sum / static_cast<double>(session->state().loss_tokens);
   }
   void update() {

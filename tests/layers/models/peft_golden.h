@@ -63,6 +63,7 @@ struct PeftGolden {
   }
   const ModelSpec& spec() const { return encoder ? encoder->spec : decoder->spec; }
   bool four_bits() const { return !config.codec.empty(); }
+  bool in_front() const { return adapter_method(config.method).front; }
   double base_loss() const {
     if (four_bits()) return numbers("base_loss").front();
     return (encoder ? encoder->numbers("loss") : decoder->numbers("loss")).front();

@@ -3,6 +3,8 @@
 // and place; what is frozen costs nothing; files.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "engine/core/rng.h"
 #include "tests/layers/models/peft_golden.h"
 #include "tests/support/emu.h"
@@ -24,8 +26,8 @@ class PeftGoldens : public testing::TestWithParam<const char*> {
 
 TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
   const PeftGolden& g = golden_;
-  if (!g.config.modules_to_save.empty() || g.config.bias != "none")
-    return;  // drawn, or as they were
+  if (!g.config.modules_to_save.empty() || g.config.bias != "none" || g.in_front())
+    return;  // drawn, or as they were; or before all that is there
   PeftRun plain(g, PeftModel{}, {}), fresh(g, {.fresh = true});
   const double loss = fresh.step();
   if (g.file.find("first_loss")) {
@@ -40,18 +42,36 @@ TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
   EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), 1e-5);
 }
 
-// A and B that are made of the weights: PEFT's, up to the sign that a singular pair has.
+// A and B that are made of the weights: PEFT's, up to the sign that a singular pair has, a row of A and its
+// column of B.
 TEST_P(PeftGoldens, FirstWeightsAreThoseOfPeft) {
   const PeftGolden& g = golden_;
   if (!g.file.find("first_loss")) return;
   PeftRun fresh(g, {.fresh = true});
-  fresh.compare("first.", fresh.session().master().as<float>(),
-                [&](const std::string& name, std::vector<double> got, std::vector<double> first) {
-                  if (name.find("magnitude") == name.npos && g.config.init != "olora")
-                    for (std::vector<double>* values : {&got, &first})
-                      for (double& x : *values) x = std::fabs(x);
-                  EXPECT_LT(error_of(got, first), 1e-5) << name;
-                });
+  std::map<std::string, std::vector<double>> sign_of;  // by module, of each row of A
+  const auto compare = [&](bool rows) {
+    fresh.compare(
+        "first.", fresh.session().master().as<float>(),
+        [&](const std::string& name, std::vector<double> got, const std::vector<double>& first) {
+          const bool a = name.ends_with(".lora_A.weight"), b = name.ends_with(".lora_B.weight");
+          if (rows != a) return;
+          std::vector<double>& signs = sign_of[name.substr(0, name.rfind(".lora_"))];
+          if (a) {
+            const auto r = static_cast<size_t>(g.file.at(name).shape[0]), in = got.size() / r;
+            for (size_t i = 0; i < r; ++i) {
+              double along = 0;
+              for (size_t c = 0; c < in; ++c) along += got[i * in + c] * first[i * in + c];
+              signs.push_back(g.config.init == "olora" || along > 0 ? 1 : -1);
+              for (size_t c = 0; c < in; ++c) got[i * in + c] *= signs[i];
+            }
+          }
+          for (size_t i = 0; b && i < got.size(); ++i) got[i] *= signs.at(i % signs.size());
+          EXPECT_LT(error_of(got, first), 1e-5) << name;
+        });
+  };
+  compare(true);
+  compare(false);
+  EXPECT_FALSE(sign_of.empty());
 }
 
 TEST_P(PeftGoldens, LossAndEveryGradientMatchFloat64) {
@@ -168,7 +188,7 @@ TEST_P(PeftGoldens, WhatIsFrozenIsFree) {
 TEST_P(PeftGoldens, GradientsUnderDropoutAreSlopes) {
   const PeftGolden& g = golden_;
   PeftConfig config = g.config;
-  if (config.method == "ia3") return;  // which drops nothing
+  if (config.method == "ia3" || g.in_front()) return;  // which drop nothing
   config.lora_dropout = 0.3;
   const PeftModel peft = resolve_peft(g.spec(), config);
   PeftRun run(g, peft), split(g, peft, {.recompute = "block", .micro = 1});
@@ -235,7 +255,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                          testing::Values("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l",
                                          "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x",
                                          "y", "z", "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah",
-                                         "ai", "aj", "ak", "al", "am", "an"),
+                                         "ai", "aj", "ak", "al", "am", "an", "ao", "ap", "aq",
+                                         "ar"),
                          [](const auto& named) { return std::string(named.param); });
 
 // Of several patterns that fit a module the first of the file counts, as in PEFT.
@@ -269,6 +290,11 @@ TEST(Peft, RefusesWhatDoesNotFit) {
   refuse([](PeftConfig& c) { c.target_modules = {"attention"}; },
          {"all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"});
   refuse([](PeftConfig& c) { c.target_modules = {"q_proj", "lm_head"}; }, {"lm_head"});
+  // A name is whole: PEFT asks for a path that is it or ends with a dot and it.
+  refuse([](PeftConfig& c) { c.target_modules = {"proj"}; },
+         {"target_modules to name linear modules", "found: proj"});
+  refuse([](PeftConfig& c) { c.target_modules = {"attn.q_proj"}; },
+         {"target_modules to name linear modules", "found: attn.q_proj"});
   refuse([](PeftConfig& c) { c.target_modules = {".*xyz.*"}, c.target_expression = true; },
          {".*xyz.*"});
   refuse([](PeftConfig& c) { c.target_modules = {"(q"}, c.target_expression = true; },
@@ -326,6 +352,43 @@ TEST(Peft, RefusesWhatDoesNotFit) {
                [&] { resolve_peft(tied.spec(), config); });
 }
 
+// The adapter of a fixture with the matrices that all layers share, all of a dtype, as a file in `folder`.
+std::string with_matrices(const PeftGolden& g, const Model& model, SafeDType dtype,
+                          const TempFolder& folder) {
+  std::vector<SafeSpec> specs;
+  std::vector<std::vector<float>> values;
+  for (const SafeTensor& t : g.file.tensors())
+    if (t.name.starts_with("base_model.")) {
+      specs.push_back({t.name, dtype, t.shape});
+      values.emplace_back(static_cast<size_t>(t.elements()));
+      convert(t.dtype, t.data, t.elements(), values.back().data());
+    }
+  for (const AdapterKind* kind : kinds_of(model.adapters())) {
+    const std::vector<AdaptedLayer> layers = layers_of(model.adapters(), *kind);
+    for (const AdapterParam& p : kind->shared(layers))
+      specs.push_back(
+          {"base_model." + p.name.substr(p.name.find('.') + 1), dtype, {p.shape[0], p.shape[1]}});
+    for (std::vector<float>& of_one : kind->shared_values(layers))
+      values.push_back(std::move(of_one));
+  }
+  const SafetensorsLayout layout({{"format", "pt"}}, specs);
+  SafetensorsWriter writer(folder / kAdapterWeights, layout);
+  const auto put = [&]<class T>(const std::vector<float>& from, T) {
+    std::vector<T> to;
+    for (const float x : from) to.push_back(from_f32<T>(x));
+    writer.append(to.data(), static_cast<int64_t>(to.size() * sizeof(T)));
+  };
+  for (size_t i = 0; i < specs.size(); ++i) {
+    writer.begin(specs[i].name);
+    dtype == SafeDType::BF16  ? put(values[i], bf16{})
+    : dtype == SafeDType::F16 ? put(values[i], f16{})
+                              : put(values[i], float{});
+    writer.end();
+  }
+  writer.commit();
+  return folder.path();
+}
+
 // What a method, or a form of it, is not for.
 TEST(Peft, RefusesWhatAMethodIsNotFor) {
   PeftConfig miss;
@@ -340,6 +403,15 @@ TEST(Peft, RefusesWhatAMethodIsNotFor) {
   miss.method = "vera";
   expect_error(ErrorCode::unsupported, {"in the model's order for peft: vera"},
                [&] { resolve_peft(by_head.spec(), miss); });
+  PeftConfig front;
+  front.method = "prompt_tuning";
+  front.num_virtual_tokens = 3;
+  const PeftGolden encoder("g");
+  expect_error(
+      ErrorCode::unsupported,
+      {"a causal language model for peft: prompt_tuning, whose tokens lie in front of texts",
+       "a head for sequence_classification", "peft=lora"},
+      [&] { resolve_peft(encoder.spec(), front); });
   PeftConfig table;
   table.target_modules = {"embed_tokens", "q_proj"};
   table.use_dora = true;
@@ -353,9 +425,11 @@ TEST(Peft, RefusesWhatAMethodIsNotFor) {
   table.target_modules = {"all-linear"};
   EXPECT_EQ(resolve_peft(tied.spec(), table).adapters.count("wte"), 0u);
 
-  // A file that has the matrices of all layers is to have those of its key.
+  // A file that has the matrices of all layers is to have those of its key, rounded where it is.
   PeftRun run(shared);
   const TempFolder folder;
+  for (const SafeDType dtype : {SafeDType::F32, SafeDType::BF16, SafeDType::F16})
+    EXPECT_TRUE(run.load(with_matrices(shared, run.model(), dtype, folder)).empty());
   std::vector<float> values(2, 0.5f);
   SafetensorsLayout layout({{"format", "pt"}}, {{"base_model.vera_A", SafeDType::F32, {1, 2}}});
   SafetensorsWriter writer(folder / kAdapterWeights, layout);
@@ -381,10 +455,10 @@ TEST(Peft, RefusesFoldersOfOthers) {
     write_atomic(empty / kAdapterConfig, text);
     return [&] { read_adapter_config(empty.path()); };
   };
-  expect_error(
-      ErrorCode::unsupported,
-      {"peft_type LORA, IA3, VERA or MISS", "ADALORA", "an adapter of LoRA, IA3, VeRA or MiSS"},
-      with(R"({"peft_type": "ADALORA"})"));
+  expect_error(ErrorCode::unsupported,
+               {"peft_type LORA, IA3, VERA, MISS or PROMPT_TUNING", "ADALORA",
+                "an adapter of LoRA, IA3, VeRA, MiSS or prompt-tuning"},
+               with(R"({"peft_type": "ADALORA"})"));
   expect_error(ErrorCode::unsupported,
                {"without lora_bias, which is not built", "true", "an adapter trained without it"},
                with(R"({"peft_type": "LORA", "lora_bias": true})"));

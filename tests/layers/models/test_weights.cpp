@@ -363,6 +363,7 @@ struct Copy {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<uint8_t> bytes;
+  SafeDType dtype = SafeDType::F32;
 };
 std::vector<Copy> tensors_of(const std::string& path) {
   const SafetensorsReader file(path);
@@ -373,7 +374,7 @@ std::vector<Copy> tensors_of(const std::string& path) {
 }
 void write(const std::string& path, const std::vector<Copy>& copies) {
   std::vector<SafeSpec> specs;
-  for (const Copy& c : copies) specs.push_back({c.name, SafeDType::F32, c.shape});
+  for (const Copy& c : copies) specs.push_back({c.name, c.dtype, c.shape});
   const SafetensorsLayout layout({{"format", "pt"}}, specs);
   SafetensorsWriter writer(path, layout);
   for (const Copy& c : copies)
@@ -486,6 +487,22 @@ TEST_F(TiedFolder, AHeadThatDiffersIsKeptAndThatIsSaid) {
   ModelSource again = resolve_model(out.path(), "");
   EXPECT_TRUE(settle_head(again).empty());
   EXPECT_FALSE(again.spec.tied);
+}
+
+// Values count, not how they are stored: bf16 is the upper half of an f32.
+TEST_F(TiedFolder, AHeadOfTheSameValuesInAnotherDtypeIsNothingOfItsOwn) {
+  std::vector<uint8_t>& table = copies_.front().bytes;
+  std::vector<uint8_t> head;
+  for (size_t i = 0; i < table.size(); i += 4) {
+    table[i] = table[i + 1] = 0;
+    head.insert(head.end(), {table[i + 2], table[i + 3]});
+  }
+  copies_.push_back({"lm_head.weight", {200, 40}, head, SafeDType::BF16});
+  EXPECT_TRUE(settled().spec.tied);
+  EXPECT_TRUE(notes_.empty());
+  copies_.back().bytes[head.size() - 1] ^= 0x40;  // the last element alone
+  EXPECT_FALSE(settled().spec.tied);
+  EXPECT_EQ(notes_.size(), 1u);
 }
 
 TEST_F(TiedFolder, AHeadOfAnotherShapeIsRefused) {

@@ -74,6 +74,17 @@ const Row kRows[] = {
                          t("wte", {50, C}, kHalf), t("wpe", {9, C}), t.state());
      },
      {{"embedding_forward", NC, 4 * N + 2 * NC + (2 + 4) * NC}}},
+    {"a token in front is read as others are; of its gradient its rows are read and the table "
+     "written",
+     [](Context& ctx, Maker& t) {
+       embedding_forward(ctx, t("y", {N, C}, kHalf), t("tokens", {B, T}, DType::i32),
+                         t("wte", {50, C}, kHalf), View(), t.state(), {}, {}, {},
+                         {t("front", {2, C}, kHalf), 2.0f});
+       embedding_front_backward(ctx, {t("dfront", {2, C}), false}, t("dy", {N, C}, kHalf),
+                                t("ids", {B, T}, DType::i32), 50);
+     },
+     {{"embedding_forward", NC, 4 * N + 2 * NC + 2 * NC},
+      {"embedding_front_backward", 2 * B* C, 4 * N + 2 * (2 * B) * C + 4 * 2 * C}}},
     {"and its type's, of a table that stays near",
      [](Context& ctx, Maker& t) {
        embedding_forward(ctx, t("y", {N, C}), t("tokens", {B, T}, DType::i32), t("wte", {50, C}),

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "engine/kernels/kernels.h"
 #include "layers/ops/embedding.h"
 #include "tests/support/case.h"
@@ -138,6 +140,52 @@ TEST(Embedding, GradientsInBf16AreRoundedOnce) {
     EXPECT_EQ(out["dwte"], dwte);
     EXPECT_EQ(out["dwpe"], dwpe);
   }
+}
+
+// Tokens behind the vocabulary are rows of a second table: as if both were one, of which some of the rows have
+// a gradient.
+TEST(Embedding, TokensInFrontMatchTheReference) {
+  for (const Sizes& s : kSizes)
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
+      for (const bool add : {false, true}) {
+        SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}", s.b, s.t, s.c, to_string(t), add));
+        const DType to = s.c % 2 == 0 ? DType::bf16 : DType::f32;
+        const int64_t n = s.b * s.t, K = 3;
+        const Values tokens = index_values(n, s.vocabulary + K, 1);
+        Values both = normal_values((s.vocabulary + K) * s.c, 2, t);
+        const auto split = both.begin() + s.vocabulary * s.c;
+        const Values wte(both.begin(), split), front(split, both.end());
+        const float beside = add ? 1.0f : 5.5f;  // of those of the vocabulary alone
+        std::for_each(both.begin(), split, [&](double& x) { x *= static_cast<double>(beside); });
+        const Values wpe = normal_values(s.positions * s.c, 3, t),
+                     dy = normal_values(n * s.c, 4, t);
+        const Values before = normal_values(K * s.c, 5, to);
+        const StepState state = state_at(s.position);
+        const Outputs out = run_in_all_modes([&](Case& c) {
+          const View vtokens = c.input("tokens", {s.b, s.t}, DType::i32, tokens);
+          embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens,
+                            c.input("wte", {s.vocabulary, s.c}, t, wte),
+                            c.input("wpe", {s.positions, s.c}, t, wpe), c.step_state(state), {}, {},
+                            {}, {c.input("front", {K, s.c}, t, front), beside});
+          embedding_front_backward(
+              c.ctx(),
+              {add ? c.inout("dfront", {K, s.c}, to, before) : c.output("dfront", {K, s.c}, to),
+               add},
+              c.input("dy", {n, s.c}, t, dy), vtokens, s.vocabulary);
+        });
+        const auto reference = [&](const auto& w, const auto& p) {
+          return embedding_reference(w, p, tokens, s.t, s.c, s.position);
+        };
+        EXPECT_TRUE(close(out["y"], reference(both, wpe), tolerance(t, 1)));
+        std::vector<size_t> of_front(static_cast<size_t>(K * s.c));
+        std::iota(of_front.begin(), of_front.end(), wte.size());
+        const auto zpe = widen<Complex>(wpe);
+        Values truth = complex_step_gradient(
+            [&](const std::vector<Complex>& z) { return weighted_sum(reference(z, zpe), dy); },
+            both, of_front);
+        for (size_t i = 0; add && i < truth.size(); ++i) truth[i] += before[i];
+        EXPECT_TRUE(close(out["dfront"], truth, tolerance(to, n)));
+      }
 }
 
 TEST(Embedding, TypesMatchTheReference) {
@@ -324,6 +372,24 @@ TEST(Embedding, RefusesTokensAndPositionsOutOfRange) {
   both({"token -100 in sequence 0 at position 1"}, {0, -100, 1, 2, 3, 4}, 0);
   both({"positions of [0,P)=[0,5)", "positions 3 to 5", "max_length"}, {0, 0, 0, 0, 0, 0}, 3);
   both({"positions -1 to 1"}, {0, 0, 0, 0, 0, 0}, -1);
+}
+
+// Of sequences longer than the table each document must fit: one of P tokens does, one of P + 1 not.
+TEST(Embedding, DocumentsAreAsLongAsTheTableAtMost) {
+  const auto run = [](const Values& starts) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_forward(c.ctx(), c.output("y", {6, 3}, DType::f32),
+                        c.input("tokens", {1, 6}, DType::i32, Values(6)),
+                        c.input("wte", {4, 3}, DType::f32, Values(12)),
+                        c.input("wpe", {3, 3}, DType::f32, Values(9)), {},
+                        c.input("document_start", {1, 6}, DType::i32, starts));
+    });
+  };
+  EXPECT_NO_THROW(run({0, 0, 0, 3, 3, 3}));
+  EXPECT_NO_THROW(run({0, 1, 1, 1, 4, 4}));
+  for (const Values& starts : {Values{0, 0, 0, 0, 4, 4}, Values{0, 1, 2, 2, 2, 2}})
+    expect_error(ErrorCode::data, {"positions of [0,P)=[0,3)", "positions 0 to 3", "max_length"},
+                 [&] { run(starts); });
 }
 
 // Types are data too; nothing is asked of them where their gradient is not wanted.

@@ -73,7 +73,8 @@ void check(const Variant& v) {
     const GradView dwpe = gradient(v.learned && v.want_place, "dwpe", v.positions, dwpe0);
     const GradView dwtt = gradient(v.kinds > 0, "dwtt", v.kinds, dwtt0);
     if constexpr (kEmulated<std::decay_t<decltype(c)>>) {
-      embedding_forward_on(c.queue(), y, ids, token, place, s, documents, type, kind, v.threads);
+      embedding_forward_on(c.queue(), y, ids, token, place, s, documents, type, kind, {},
+                           v.threads);
       const View order = sort_space(c, n);
       embedding_backward_on(c.queue(), dwte, dwpe, g, ids, s, documents, order, v.threads);
       if (v.kinds == 0) return;
@@ -81,7 +82,7 @@ void check(const Variant& v) {
       embedding_type_gradient_on(c.queue(), dwtt, g, type,
                                  c.input("partial", partial, DType::f32,
                                          Values(static_cast<size_t>(partial.elements()), -7.0)),
-                                 v.threads);
+                                 0, v.threads);
     } else {
       embedding_forward(c.ctx(), y, ids, token, place, s, documents, type, kind);
       embedding_backward(c.ctx(), dwte, dwpe, g, ids, s, documents, type, dwtt);

@@ -74,6 +74,10 @@ TEST(Metrics, SeveralLabels) {
   const float nothing[3] = {std::nanf(""), 0, 0};
   m.add(std::span<const float>(logits[0]), std::span<const float>(nothing));
   expect(m, {{"accuracy", 0.5}, {"f1", 0.8571428571428571}});
+  // A probability of one half exactly is no label, as torch.round has it.
+  const float half[3] = {1, 0, 1};
+  m.add(std::span<const float>(half), std::span<const float>(labels[0]));
+  expect(m, {{"accuracy", 0.6}, {"f1", 16.0 / 18.0}});
 }
 
 TEST(Metrics, Regression) {

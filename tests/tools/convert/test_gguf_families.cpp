@@ -266,6 +266,14 @@ TEST(GgufFamilies, WindowsAndPublishedShapes) {
   const Fixture thirds("q");
   EXPECT_EQ(keys_of(*thirds.family->gguf, thirds.spec).at("attention.sliding_window_pattern"),
             json(3.0));
+  // Where all layers have the window the period is one that no layer ends: of llama.cpp's rule, il % n <
+  // n - 1, the least is a layer more than there are.
+  Fixture all("q");
+  all.config["query_pre_attn_scalar"] = 10;
+  all.config["layer_types"] = std::vector<std::string>(3, "sliding_attention");
+  const ModelSpec sliding = all.family->parse(all.config, "m", false);
+  EXPECT_NO_THROW(check_gguf(*all.family->gguf, sliding, "m"));
+  EXPECT_EQ(keys_of(*all.family->gguf, sliding).at("attention.sliding_window_pattern"), json(4.0));
   Fixture none("s");  // Gemma 2 without windows: one as long as the positions
   none.config["sliding_window"] = nullptr;
   const ModelSpec spec = none.family->parse(none.config, "m", false);

@@ -102,6 +102,13 @@ TEST_F(Pieces, ScoresAreSentencePieces) {
     ++compared;
   }
   EXPECT_GT(compared, 50);
+  // SentencePiece's score of a piece is minus its place among those that are no control and no byte:
+  // behind all that merges make come the characters.
+  for (const char* character : {"\u2581", "e", "t", "<"}) {
+    const int32_t id = t.token_to_id(character).value();
+    EXPECT_EQ(pieces.scores[static_cast<size_t>(id)], static_cast<float>(259 - id)) << character;
+  }
+  EXPECT_EQ(t.token_to_id("<").value(), 459);
   EXPECT_TRUE(pieces.space_before);
   EXPECT_TRUE(pieces.again_after);
   EXPECT_TRUE(pieces.always);

@@ -40,6 +40,7 @@ std::string scratch_file() {
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(error, STDERR_FILENO);
+  signal(SIGINT, SIG_DFL);  // ignored by tests that a shell runs in the background
   execv(argv[0], argv);
   _exit(127);
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "engine/io/fingerprint.h"
@@ -42,6 +43,48 @@ std::string csv_curve(const Workspace& w, const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<pid_t> processes_of(pid_t pid) {
+  std::vector<pid_t> list;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream in(entry.path() / "stat");
+    std::string text;
+    std::getline(in, text);
+    const size_t behind = text.rfind(')');  // of the name, which may hold anything
+    if (behind == std::string::npos) continue;
+    std::istringstream rest(text.substr(behind + 1));
+    char state = 0;
+    pid_t parent = 0;
+    if (rest >> state >> parent && parent == pid) list.push_back(std::stoi(name));
+  }
+  std::sort(list.begin(), list.end());
+  return list;
+}
+
+bool runs_still(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");  // none: it is gone
+  std::string text;
+  std::getline(in, text);
+  const size_t behind = text.rfind(") ");
+  return behind != std::string::npos && text[behind + 2] != 'Z' && text[behind + 2] != 'X';
+}
+
+void expect_exact(const Workspace& w, const std::string& folder) {
+  const Json memory = w.json(folder + "/memory.json");
+  EXPECT_EQ(memory["planned_engine_bytes"], memory["measured_engine_bytes"]) << folder;
+  if (!memory["allocations_after_start"].is_null()) {
+    EXPECT_EQ(memory["allocations_after_start"], 0) << folder;
+  }
+  EXPECT_TRUE(memory["finished"]) << folder;
+}
+
+void expect_same_bytes(const Workspace& w, const std::string& a, const std::string& b,
+                       const std::string& file) {
+  EXPECT_TRUE(slurp(w.path(a + "/" + file)) == slurp(w.path(b + "/" + file)))
+      << file << " of " << a << " and " << b;
+}
 
 void expect_same_tensors(const Workspace& w, const std::string& a, const std::string& b,
                          const std::string& file) {

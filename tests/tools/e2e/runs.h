@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
@@ -26,6 +27,20 @@ void expect_same_run(const Workspace& w, const std::string& a, const std::string
 // The same tensors, whole in one file or in pieces of ranks.
 void expect_same_tensors(const Workspace& w, const std::string& a, const std::string& b,
                          const std::string& file);
+
+// The processes that a process has started, in their order. /proc/PID/task/PID/children is not in every
+// kernel.
+std::vector<pid_t> processes_of(pid_t pid);
+
+// False of one that has ended, though nobody may have waited for it yet.
+bool runs_still(pid_t pid);
+
+// What was planned is what the system found, of the rank whose folder it is.
+void expect_exact(const Workspace& w, const std::string& folder);
+
+// A file of two runs.
+void expect_same_bytes(const Workspace& w, const std::string& a, const std::string& b,
+                       const std::string& file);
 
 // COMPLETE of a checkpoint whose files were edited by one who knows how it is made.
 void reseal(const std::string& checkpoint);

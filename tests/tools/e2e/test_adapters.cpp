@@ -2,6 +2,7 @@
 // unmerged and merged, and what is refused.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 
@@ -426,6 +427,45 @@ TEST_F(Adapters, MadeOfDecodedWeights) {
       << other.err;
   w_.trained("on", joined(on, {"load_in_4bit=true", "bnb_4bit_quant_type=nf4",
                                "bnb_4bit_use_double_quant=true"}));
+}
+
+// Beside a causal model that classifies: the layer that gives the labels is trained and saved whole.
+TEST_F(Adapters, OfADecoderThatClassifies) {
+  std::string rows;
+  for (int i = 0; i < 48; ++i)
+    rows +=
+        Json({{"text", (i % 2 ? "the sea of ships " : "the land and days ") + std::to_string(i)},
+              {"label", i % 2 ? "sea" : "land"}})
+            .dump() +
+        "\n";
+  spill(w_.path("rows.jsonl"), rows);
+  const std::vector<std::string> keys =
+      with({"train_data=" + w_.path("rows.jsonl"), "task=sequence_classification",
+            "learning_rate=0.02", "save_steps=5", "eval_steps=4"});
+  w_.trained("run", keys);
+  expect_planned_is_measured(w_, "run");
+  const std::string base = w_.path("base/final"), adapter = w_.path("run/final");
+  const SafetensorsReader file(adapter + "/adapter_model.safetensors");
+  EXPECT_EQ(file.at("base_model.model.score.weight").shape, (std::vector<int64_t>{2, 32}));
+  EXPECT_EQ(w_.json("run/final/adapter_config.json")["task_type"], "SEQ_CLS");
+  EXPECT_EQ(w_.json("run/final/adapter_config.json")["modules_to_save"], Json({"score"}));
+  lose_power_after(w_, "run", "parts", 5);
+  w_.trained("parts", joined(keys, {"resume=latest", "recompute=block"}));
+  EXPECT_EQ(w_.curve("run"), w_.curve("parts"));
+
+  const auto eval = [&](const std::vector<std::string>& of) {
+    const Outcome o = run(joined({"eval", "--data", w_.path("rows.jsonl"), "--json"}, of));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.code == 0 ? Json::parse(o.out) : Json();
+  };
+  const Json unmerged = eval({"--model", base, "--adapter", adapter});
+  const Outcome merge =
+      run({"merge", "--model", base, "--adapter", adapter, "--output", w_.path("merged")});
+  ASSERT_EQ(merge.code, 0) << merge.err;
+  const Json merged = eval({"--model", w_.path("merged")});
+  const double before = unmerged["loss"].get<double>();
+  EXPECT_NEAR(merged["loss"].get<double>(), before, 1e-5 * before);
+  EXPECT_LT(before, std::log(2.0) - 0.01) << "nothing was learned";
 }
 
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {

@@ -56,12 +56,14 @@ TEST(BestModel, AStartThatWasBetterIsSaid) {
     EXPECT_LE(eval_loss(w, "whole", best), eval_loss(w, "whole", step)) << step;
   ASSERT_LT(eval_loss(w, "whole", 0), eval_loss(w, "whole", best));
   EXPECT_NE(o.out.find(warning(w, "whole", best, "not kept")), std::string::npos) << o.out;
+  EXPECT_EQ(w.json("whole/final/snug.json")["step"], best);
   EXPECT_TRUE(slurp(w.path("whole/final/model.safetensors")) ==
               slurp(w.path("whole/checkpoint-" + std::to_string(best) + "/model.safetensors")));
 
   // Without load_best_model_at_end final/ holds the last weights, of which the same is said.
   const Outcome last = w.trained("last", joined(kWorse, {"max_steps=3"}));
   expect_agreement(w, "last");
+  EXPECT_EQ(w.json("last/final/snug.json")["step"], 3);
   EXPECT_NE(last.out.find(warning(w, "last", 3, "not kept")), std::string::npos) << last.out;
   // Weights to begin with are where they were.
   const Outcome tuned = w.trained(

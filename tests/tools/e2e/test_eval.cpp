@@ -1,5 +1,6 @@
 // snug eval with a sliding window and on multiple-choice questions, against what PyTorch computes
 // with the same weights (tests/golden/eval_make.py).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -130,7 +131,14 @@ TEST(Eval, ChoicesAreScoredAsInTheHarness) {
   EXPECT_EQ(some["questions"], 2);
   EXPECT_EQ(some["scores"].size(), 2u);
   const Outcome text = f.eval({"--choices", f.path("questions.jsonl")});
-  EXPECT_NE(text.out.find("over 8 questions, 24 choices"), std::string::npos) << text.out;
+  // Two shares, each with the error of its own.
+  std::string shares;
+  for (const char* key : {"acc", "acc_norm"}) {
+    const double share = want[key];
+    shares += fmt::format("{} {:.4f} +- {:.4f}  ", key, share, std::sqrt(share * (1 - share) / 7));
+  }
+  EXPECT_NE(want["acc"], want["acc_norm"]);
+  EXPECT_NE(text.out.find(shares + "over 8 questions, 24 choices"), std::string::npos) << text.out;
 }
 
 // Lines are those of every reader of text: CR alone ends them too, and UTF-16 is named.

@@ -316,6 +316,8 @@ TEST(Generate, RowsFollowTheBudget) {
     const std::string mark = "at least ";
     const size_t at = o.err.find(mark);
     EXPECT_NE(at, std::string::npos) << o.err;
+    // Of one row there are no fewer.
+    EXPECT_EQ(o.err.find("fewer sequences at a time") != std::string::npos, batch[0] != '1');
     return std::stoll(o.err.substr(at + mark.size()));
   };
   const long long one = least("1"), eight = least("8");

@@ -290,6 +290,19 @@ TEST(SlowMachine, BenchmarksGiveTheFiguresTheyPromise) {
     EXPECT_EQ(p.contains("pack_seconds"), p["packed"].get<bool>()) << p;
   }
   EXPECT_EQ(used, 15);  // five weights in three directions, each by one kernel
+  // A gated MLP's weight has two outputs for one.
+  const Json gated = Json::parse(bench(
+      "gemm", {"--json", "--repeat", "2",
+               "model={type: llama, vocab_size: 300, hidden_size: 64, intermediate_size: 96, "
+               "num_hidden_layers: 1, num_attention_heads: 2, max_position_embeddings: 64}"}));
+  int wide = 0;
+  for (const Json& p : gated["products"])
+    if (p["product"] == "mlp in" && p["direction"] == "x W^T") {
+      EXPECT_EQ(p["N"], 2 * 96);
+      EXPECT_EQ(p["K"], 64);
+      ++wide;
+    }
+  EXPECT_GT(wide, 0);
   EXPECT_GT(packed, 0);
   for (const char* kind : {"ops", "gemm"})
     EXPECT_NE(bench(kind, {}).find("roofs"), std::string::npos) << kind;

@@ -313,6 +313,11 @@ TEST(Story, DataGivenTwiceIsSaid) {
                                      "eval_data=" + w.path("other.txt")}));
   EXPECT_TRUE(has(o.out, "Note: train_data names " + text + " twice; a file is read once."));
   EXPECT_FALSE(has(o.out, "of eval_data"));
+  o = w.trained("four", joined(more, {"overwrite=true", "train_data=[" + text + ", " + text + ", " +
+                                                            copy + ", " + text + "]"}));
+  EXPECT_TRUE(
+      has(o.out, "Note: train_data names " + text + " twice, and 1 more; a file is read once."))
+      << o.out;
   o = w.trained("none", {"max_steps=1"});
   EXPECT_FALSE(has(o.out, "Note: ")) << o.out;
 }

@@ -1,0 +1,15 @@
+// Adapters of PEFT's that are virtual tokens in front of every sequence, and of no module.
+#pragma once
+
+#include "layers/models/peft.h"
+
+namespace snug {
+
+// resolve_peft() of such a method. Throws unsupported: a model with another head than that of a causal language
+// model; usage: as many tokens as positions, or more.
+PeftModel resolve_front(const ModelSpec& spec, const PeftConfig& config);
+
+// What a model comes to once its adapters are known.
+void finish_peft(const ModelSpec& spec, const PeftConfig& config, PeftModel& result);
+
+}  // namespace snug

@@ -1,0 +1,193 @@
+// Virtual tokens in front of every sequence, from the command: prompt tuning. That they compute what PEFT does
+// is said by tests/layers/models/test_peft_golden.cpp.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "engine/io/safetensors.h"
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+class AdaptersInFront : public testing::Test {
+ protected:
+  AdaptersInFront() { w_.trained("base", {"max_steps=8"}); }
+  std::vector<std::string> with(const std::vector<std::string>& more) const {
+    return joined(
+        {"model=" + base_, "tokenizer=null", "peft=prompt_tuning", "num_virtual_tokens=4"}, more);
+  }
+  Json json_of(const std::vector<std::string>& words) const {
+    const Outcome o = run(joined(words, {"--json", "--threads", "1"}));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.code == 0 ? Json::parse(o.out) : Json();
+  }
+  double loss(const std::vector<std::string>& more) const {
+    return json_of(joined({"eval", "--model", base_, "--data", w_.path("text.txt")}, more))["loss"]
+        .get<double>();
+  }
+  std::vector<int> ids_of(const std::string& text) const {
+    const Outcome o = run({"tokenizer", "encode", "--tokenizer", base_ + "/tokenizer.json"}, text);
+    EXPECT_EQ(o.code, 0) << o.err;
+    std::istringstream in(o.out);
+    std::vector<int> ids;
+    for (int id = 0; in >> id;) ids.push_back(id);
+    return ids;
+  }
+  std::vector<float> embeddings(const std::string& of_run) const {
+    const SafetensorsReader file(w_.path(of_run + "/final/adapter_model.safetensors"));
+    EXPECT_EQ(file.tensors().size(), 1u);
+    const SafeTensor& t = file.at("prompt_embeddings");
+    EXPECT_EQ(t.shape, (std::vector<int64_t>{4, 32}));
+    std::vector<float> values(128);
+    convert(t.dtype, t.data, 128, values.data());
+    return values;
+  }
+  Workspace w_;
+  std::string base_ = w_.path("base/final");
+};
+
+TEST_F(AdaptersInFront, ARunLeavesAPeftFolderThatIsUsedBesideTheModel) {
+  const std::vector<std::string> keys =
+      with({"learning_rate=0.05", "save_steps=5", "eval_steps=4"});
+  w_.trained("run", keys);
+  expect_planned_is_measured(w_, "run");
+  const Json config = w_.json("run/final/adapter_config.json");
+  EXPECT_EQ(config["peft_type"], "PROMPT_TUNING");
+  EXPECT_EQ(config["num_virtual_tokens"], 4);
+  EXPECT_EQ(config["token_dim"], 32);
+  EXPECT_EQ(config["num_layers"], 2);
+  EXPECT_EQ(config["prompt_tuning_init"], "RANDOM");
+  EXPECT_FALSE(config.contains("target_modules"));
+  const std::vector<float> learned = embeddings("run");
+
+  lose_power_after(w_, "run", "parts", 5);
+  w_.trained("parts", joined(keys, {"resume=latest", "recompute=block"}));
+  EXPECT_EQ(w_.curve("run"), w_.curve("parts"));
+  EXPECT_EQ(embeddings("parts"), learned);
+
+  const std::string adapter = w_.path("run/final");
+  const std::vector<std::string> used = {"--adapter", adapter, "--max-length", "32"};
+  const double whole = loss(used);
+  w_.trained("new", joined(keys, {"learning_rate=1e-30", "max_steps=1", "eval_steps=1"}));
+  EXPECT_GT(std::fabs(whole - loss({"--adapter", w_.path("new/final"), "--max-length", "32"})),
+            1e-5 * whole)
+      << "nothing was learned";
+  // Windows side by side are windows at a stride of their length, but for what begins the text.
+  EXPECT_NEAR(loss(joined(used, {"--stride", "31"})), whole, 0.05 * whole);
+
+  w_.trained("on", {"model=" + base_, "tokenizer=null", "adapter=" + adapter, "max_steps=2"});
+  EXPECT_NEAR(w_.metrics("on").front()["eval_loss"].get<double>(), w_.last_eval_loss("run"), 1e-6);
+  const Outcome facts = run({"inspect", adapter});
+  EXPECT_NE(facts.out.find("PROMPT_TUNING"), std::string::npos) << facts.out << facts.err;
+}
+
+// What a cache says of texts, fed in pieces and together, is what an evaluation says of them.
+TEST_F(AdaptersInFront, GenerationAndEvaluationAgree) {
+  w_.trained("run", with({"learning_rate=0.05"}));
+  const std::string adapter = w_.path("run/final");
+  const std::vector<std::string> greedy = {
+      "generate",         "--model", base_,       "--adapter",     adapter,
+      "--max-new-tokens", "6",       "--no-echo", "--temperature", "0",
+      "--logprobs",       "0",       "--json"};
+  spill(w_.path("prompts.txt"), "the\nthe sea and the\n");
+  const Outcome together = run(joined(greedy, {"--prompts", w_.path("prompts.txt")}));
+  ASSERT_EQ(together.code, 0) << together.err;
+  std::vector<Json> texts;
+  std::istringstream lines(together.out);
+  for (std::string line; std::getline(lines, line);) texts.push_back(Json::parse(line));
+  ASSERT_EQ(texts.size(), 2u);
+  const char* const prompts[] = {"the", "the sea and the"};
+  for (size_t i = 0; i < 2; ++i) {
+    const Json alone =
+        json_of({"generate", "--model", base_, "--adapter", adapter, "--max-new-tokens", "6",
+                 "--no-echo", "--temperature", "0", "--logprobs", "0", "--prompt", prompts[i]});
+    EXPECT_EQ(alone["text"], texts[i]["text"]);
+    double sum = 0;
+    for (const Json& chance : alone["logprobs"]) sum += chance["logprob"].get<double>();
+    std::vector<int> tokens = ids_of(prompts[i]);
+    Json labels = std::vector<int>(tokens.size(), -100);
+    for (const Json& id : alone["tokens"]) {
+      tokens.push_back(id.get<int>());
+      labels.push_back(id);
+    }
+    spill(w_.path("rows.jsonl"), Json({{"input_ids", tokens}, {"labels", labels}}).dump() + "\n");
+    const Json scored =
+        json_of({"eval", "--model", base_, "--adapter", adapter, "--data", w_.path("rows.jsonl")});
+    EXPECT_EQ(scored["tokens"], alone["tokens"].size());
+    EXPECT_NEAR(scored["loss"].get<double>() * static_cast<double>(alone["tokens"].size()), -sum,
+                1e-4);
+  }
+}
+
+// Rows of tokens behind labels that begin late are windows; those with a label of the first token ask the last
+// virtual token for it.
+TEST_F(AdaptersInFront, RowsAreWindows) {
+  w_.trained("run", with({"learning_rate=0.05"}));
+  const std::vector<std::string> used = {"eval", "--model", base_, "--adapter",
+                                         w_.path("run/final")};
+  std::vector<int> tokens = ids_of(slurp(w_.path("text.txt")).substr(0, 400));
+  ASSERT_GE(tokens.size(), 17u);
+  tokens.resize(17);
+  const auto row = [&](bool first) {
+    Json labels = tokens;
+    if (!first) labels[0] = -100;
+    spill(w_.path("rows.jsonl"), Json({{"input_ids", tokens}, {"labels", labels}}).dump() + "\n");
+    return json_of(joined(used, {"--data", w_.path("rows.jsonl")}));
+  };
+  const Json without = row(false), whole = row(true);
+  EXPECT_EQ(without["tokens"], 16);
+  EXPECT_EQ(whole["tokens"], 17);
+  EXPECT_GT(std::fabs(whole["loss"].get<double>() * 17 - without["loss"].get<double>() * 16), 0.01);
+}
+
+TEST_F(AdaptersInFront, BeginsAsATextDoes) {
+  w_.trained("run", with({"prompt_tuning_init=TEXT", "prompt_tuning_init_text=the sea",
+                          "learning_rate=1e-30", "max_steps=1"}));
+  const Json config = w_.json("run/final/adapter_config.json");
+  EXPECT_EQ(config["prompt_tuning_init"], "TEXT");
+  EXPECT_EQ(config["prompt_tuning_init_text"], "the sea");
+  EXPECT_EQ(config["tokenizer_name_or_path"], base_);
+  const std::vector<int> tokens = ids_of("the sea");
+  ASSERT_FALSE(tokens.empty());
+  const SafetensorsReader file(base_ + "/model.safetensors");
+  const SafeTensor& table = file.at("transformer.wte.weight");
+  std::vector<float> rows(static_cast<size_t>(table.elements()));
+  convert(table.dtype, table.data, table.elements(), rows.data());
+  const std::vector<float> began = embeddings("run");
+  for (size_t k = 0; k < 4; ++k)
+    for (size_t c = 0; c < 32; ++c)
+      EXPECT_NEAR(began[k * 32 + c], rows[static_cast<size_t>(tokens[k % tokens.size()]) * 32 + c],
+                  1e-6);
+}
+
+TEST_F(AdaptersInFront, WhatTheyAreNotForIsRefused) {
+  w_.trained("run", with({"max_steps=1"}));
+  const std::string adapter = w_.path("run/final"), text = w_.path("text.txt");
+  const auto refused = [&](const Outcome& o, const std::vector<std::string>& texts) {
+    EXPECT_EQ(o.code, 2) << o.err;
+    for (const std::string& said : texts)
+      EXPECT_NE(o.err.find(said), std::string::npos) << said << "\n in " << o.err;
+  };
+  refused(run({"merge", "--model", base_, "--adapter", adapter, "--output", w_.path("merged")}),
+          {"an adapter that weights can take up",
+           "virtual tokens lie in front of every sequence (" + adapter,
+           "--adapter, which use it beside the model"});
+  EXPECT_FALSE(exists(w_.path("merged")));
+  refused(
+      run({"eval", "--model", base_, "--adapter", adapter, "--data", text, "--packing-boundaries"}),
+      {"windows of one sequence for " + adapter, "leave --packing-boundaries out"});
+  spill(w_.path("pairs.jsonl"), "{\"prompt\": \"a\", \"chosen\": \" b\", \"rejected\": \" c\"}\n");
+  refused(run({"eval", "--model", base_, "--adapter", adapter, "--data", w_.path("pairs.jsonl"),
+               "--task", "dpo"}),
+          {"windows of one sequence for " + adapter, "--task dpo"});
+  refused(w_.train("dpo", with({"task=dpo", "train_data=" + w_.path("pairs.jsonl")})),
+          {"a task of single sequences for peft: prompt_tuning", "task: dpo", "peft=lora"});
+  refused(run({"convert", "--model", adapter, "--to", "gguf", "--output", w_.path("a.gguf")}),
+          {"--model as a folder with a whole model", adapter + ", an adapter",
+           "snug merge --model " + base_ + " --adapter " + adapter});
+}
+
+}  // namespace
+}  // namespace snug::e2e
