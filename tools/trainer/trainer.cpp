@@ -45,7 +45,6 @@ namespace snug {
 namespace fs = std::filesystem;
 
 namespace {
-
 volatile std::sig_atomic_t stop_requested = 0;
 volatile std::sig_atomic_t stop_repeated = 0;
 volatile std::sig_atomic_t save_requested = 0;
