@@ -17,6 +17,17 @@
 namespace snug {
 namespace {
 
+// Words of the key peft whose model without the adapter is there beside it, for the same sequences.
+const std::string& words_beside() {
+  static const std::string text = [] {
+    std::string all;
+    for (const AdapterMethod* row : adapter_methods())
+      if (!row->front) all += (all.empty() ? "" : " ") + std::string(row->words);
+    return all;
+  }();
+  return text;
+}
+
 // Of task: dpo and reward. The reference of a loss that has one is the model without its adapters, so that
 // nothing else of it may be trained.
 void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints) {
@@ -69,8 +80,8 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
     refuse("a new adapter for " + why, said("adapter"),
            "snug merge it into the model first, or precompute_ref_log_probs=true");
   else if (config.peft.empty() && !looks)
-    refuse(fmt::format("adapters as peft: {} for {}", word_list(find_key("peft")->choices), why),
-           "peft: null", "peft=lora, or precompute_ref_log_probs=true for a whole model");
+    refuse(fmt::format("adapters as peft: {} for {}", word_list(words_beside()), why), "peft: null",
+           "peft=lora, or precompute_ref_log_probs=true for a whole model");
   else if (const FirstWay* const way = find_first_way(config.init_lora_weights);
            way && way->residual)
     refuse("init_lora_weights: true or gaussian for " + why,
