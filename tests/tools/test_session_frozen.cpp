@@ -333,7 +333,7 @@ TEST(Freeze, RulesFindNamesOfFilesAndOfTheTable) {
   const ModelSpec deep = resolve_model("", R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8,
       "n_embd": 8, "n_head": 2, "n_layer": 14})")
                              .spec;
-  for (const char* two : {"h.1-2", "(h.1-2)", "h.1-2|h.1-2", "(h.1-2)."}) {
+  for (const char* two : {"h.1-2", "(h.1-2)", "h.1-2|h.1-2", "(h.1-2).", "h.1-2.", "h.1-2\\."}) {
     const Frozen f = resolve_freeze(deep, {two, ""});
     EXPECT_EQ(f.all - f.trained, 2 * (12 * 8 * 8 + 13 * 8)) << two;
   }
