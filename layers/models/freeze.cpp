@@ -38,7 +38,7 @@ std::string with_ranges(const std::string& pattern, const char* key) {
                pattern.substr(i, k - i), fmt::format("{}-{}", last, first));
         out += fmt::format("(?:{}", first);
         for (int n = first + 1; n <= last; ++n) out += fmt::format("|{}", n);
-        out += k == pattern.size() || pattern[k] == '|' || pattern[k] == ')' ? ")(?![0-9])" : ")";
+        out += ")(?![0-9])";  // a dot behind it, which any character is, is no digit either
         i = k;
         continue;
       }

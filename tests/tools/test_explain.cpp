@@ -10,6 +10,7 @@
 #include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
+#include "tests/tools/test_report_schedule.h"
 #include "tools/explain/explain.h"
 #include "tools/explain/run_plan.h"
 #include "tools/planner/attention_choice.h"
@@ -258,6 +259,29 @@ TEST(Explain, ThePeakAddsUp) {
     EXPECT_TRUE(has(text, "peak in " + facts["program"].get<std::string>())) << text;
     EXPECT_TRUE(has(text, " others\n"));
   }
+}
+
+// The peak begins when a tensor is born, and is at the op that it is born for, whichever op was before.
+TEST(Explain, ThePeakIsAtTheOpThatWhatIsBornIsFor) {
+  Plan plan;
+  Schedule& s = plan.schedule;
+  HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 4096);
+  HandRecorder r(s, "micro_first", 0, false);
+  const size_t small = r.make("x", "h.0", Category::activations, 4096);
+  r.op("norm_forward", "h.0", 1, 1);
+  const size_t large = r.make("y", "h.1", Category::activations, 1 << 20);
+  r.op("matmul_forward", "h.1", 1, 1);
+  r.end(large);
+  r.op("act_forward", "h.2", 1, 1);
+  r.end(small);
+  s.pack();
+  plan.engine_bytes = s.arena_bytes();
+  plan.categories = s.at_peak(&plan.padding);
+  EXPECT_EQ(explain_peak(plan, 5)["op"], "h.1 matmul_forward");
+  plan.minimum_bytes = plan.engine_bytes;
+  plan.budget = 1000;
+  test::expect_error(ErrorCode::out_of_memory, {"in micro_first at matmul_forward of h.1"},
+                     [&] { refuse_plan(plan); });
 }
 
 // A run on a GPU is explained with the attention it had, whatever would be chosen now.

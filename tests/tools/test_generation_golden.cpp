@@ -253,6 +253,33 @@ TEST(GenerationGolden, NothingIsLeftToChoose) {
   }
 }
 
+// A stop string may begin with the last byte of the token two before one of a single byte.
+TEST(GenerationGolden, BeamsLookBackAsFarAsAStopStringReaches) {
+  Fixture f(2);
+  GenerationRequest r;
+  r.options.sampling.temperature = 0.0;
+  r.options.rules.no_repeat_ngram_size = 2;
+  r.beams.beams = r.sequences = 2;
+  int tried = 0;
+  for (r.options.max_new_tokens = 3; r.options.max_new_tokens <= 24; ++r.options.max_new_tokens) {
+    r.stops.clear();
+    const GeneratedText whole = f.texts(r, {"A"})[0];
+    const size_t n = whole.ids.size();
+    if (n < 3 || f.in.tokenizer->token_bytes(whole.ids[n - 1]).size() != 1) continue;
+    const std::string before(f.in.tokenizer->token_bytes(whole.ids[n - 3]));
+    const std::string stop = before.substr(before.size() - 1) +
+                             std::string(f.in.tokenizer->token_bytes(whole.ids[n - 2])) +
+                             std::string(f.in.tokenizer->token_bytes(whole.ids[n - 1]));
+    if (whole.text.find(stop) + stop.size() != whole.text.size()) continue;
+    ++tried;
+    r.stops = {stop};
+    const GeneratedText stopped = f.texts(r, {"A"})[0];
+    EXPECT_EQ(stopped.ids, whole.ids);
+    EXPECT_EQ(stopped.end, GenerationEnd::stopped) << stop;
+  }
+  EXPECT_GT(tried, 0);
+}
+
 // Where stop tokens are the likeliest of every beam, enough is looked at for as many beams to go on. As
 // transformers 5.24 has it, given the same probabilities at every step (rotations_and_beams.py).
 TEST(GenerationGolden, BeamsGoOnBehindSeveralStopTokens) {
@@ -279,6 +306,31 @@ TEST(GenerationGolden, BeamsGoOnBehindSeveralStopTokens) {
     EXPECT_EQ(search.texts()[i].end, GenerationEnd::stop_token);
     EXPECT_NEAR(search.texts()[i].score, scores[i], 1e-6);
   }
+}
+
+// Of equal scores the earlier beam's and the smaller id's go on, where the list is full too: two beams
+// stop and so fill half of the four that are looked at.
+TEST(GenerationGolden, OfEqualBeamsTheEarlierGoesOn) {
+  GenerationOptions options;
+  options.max_new_tokens = 5;
+  options.rules.stop_tokens = {0};
+  TokenRules rules(5, options.rules);
+  const std::vector<int32_t> prompt = {2};
+  BeamSearch search(rules, 5, 5, prompt, options,
+                    {.beams = 2, .length_penalty = 3.0, .early_stopping = EarlyStopping::never},
+                    nullptr);
+  int32_t next[2], source[2];
+  const auto step = [&](const std::vector<float>& p) {
+    std::vector<float> logits;
+    for (int row = 0; row < 2; ++row)
+      for (const float x : p) logits.push_back(std::log(x));
+    EXPECT_TRUE(search.step(logits.data(), 5, next, source));
+  };
+  step({0.2f, 0.2f, 0.2f, 0.2f, 0.2f});
+  EXPECT_EQ(std::pair(next[0], next[1]), std::pair(1, 2));
+  step({0.6f, 0.1f, 0.1f, 0.1f, 0.1f});
+  EXPECT_EQ(std::pair(next[0], next[1]), std::pair(1, 2));
+  EXPECT_EQ(std::pair(source[0], source[1]), std::pair(0, 0));
 }
 
 // A negative penalty makes a longer text worse, so that "never" has no longest one to hope for. As

@@ -264,6 +264,27 @@ TEST(PlanOffers, OneRamIsNotSavedByMovingWithinIt) {
   EXPECT_EQ(moved(), 0);
 }
 
+// Half a length is offered where the tokens of a global batch are whole sequences of it: 2 x 66 are 4 x
+// 33, of 3 x 67 that is not so.
+TEST(PlanOffers, HalfALengthDividesTheBatchInTokens) {
+  const Model model(test::tiny_spec({.V = 300, .P = 128, .C = 32, .L = 2, .H = 2, .F = 128}),
+                    parse_precision("fp32"));
+  const CostModel cost = test::described_device(1e11, 1e10);
+  const auto offered = [&](int64_t T, int64_t batch) {
+    PlanRequest r = test::host_request(model, cost, T, batch);
+    r.use_host = false;
+    r.keys.global_tokens = T * batch;
+    r.budget = 4096;
+    r.budget = make_plan(r).minimum_bytes - 4096;
+    const Plan plan = make_plan(r);
+    return std::any_of(plan.offers.begin(), plan.offers.end(), [](const Offer& o) {
+      return o.keys.find("max_length=33") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(offered(66, 2));
+  EXPECT_FALSE(offered(67, 3));
+}
+
 // What is left to the planner and was not planned with is closed by the keys: host_memory would
 // open it, and less would be enough than is said.
 TEST(PlanOffers, NameWhatStaysWhereItWas) {

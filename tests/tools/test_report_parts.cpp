@@ -9,7 +9,9 @@
 #include "tools/report/markup.h"
 #include "tools/report/plot.h"
 #include "tools/report/report.h"
+#include "tools/report/side_by_side.h"
 #include "tools/report/step_view.h"
+#include "tools/report/story.h"
 #include "tools/report/tensor_facts.h"
 
 namespace snug {
@@ -172,6 +174,15 @@ TEST(ReportFacts, SayWhyATensorIsThere) {
   EXPECT_EQ(ops_of(p, p.tensors[dropped]).last, 1);
   EXPECT_EQ(op_text(p, 5, "none"), "h.0 act_backward (op 6 of 6)");
   EXPECT_EQ(op_text(p, -1, "none"), "none");
+  HandRecorder u(s, "update", 0, false);
+  const size_t alone = u.make("partial", "clip", Category::workspace, 256);
+  const size_t passed = u.make("sums", "clip", Category::workspace, 256);
+  u.op("sum_squares", "clip", 1, 1);
+  u.end(alone);
+  u.op("scale", "clip", 1, 1);
+  u.end(passed);
+  EXPECT_EQ(why_there(s.at(2), alone), "space that clip sum_squares works in");
+  EXPECT_EQ(why_there(s.at(2), passed), "passed on between ops up to clip scale");
   EXPECT_EQ(why_there(s.at(0), 0), "the weights that layers read, resident for the whole run");
 }
 
@@ -242,6 +253,45 @@ TEST(ReportTimeline, HeightIsBytes) {
   size_t at = 0;
   for (int row = 0; row < 6; ++row) at = text.find('\n', at) + 1;
   EXPECT_NE(text.substr(at, text.find('\n', at) - at).find("░░░░░░░░░░░"), std::string::npos);
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+// What the step has above residents that crowd it is what is packed of its programs.
+TEST(ReportStep, AnEnlargedPictureSaysWhatIsInIt) {
+  const Plan plan = hand_plan(6, 128);
+  int64_t most = 0;
+  for (int i = 1; i < plan.schedule.size(); ++i)
+    most = std::max(most, plan.schedule.at(i).packing.lower_bound);
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_EQ(count(html, "The same without residents; at most " + human_bytes(most) + "."), 1u);
+}
+
+// There are four colours: the fifth run has the first one, dashed.
+TEST(ReportRuns, TheFifthCurveIsDashed) {
+  std::vector<ComparedRun> runs(5);
+  for (ComparedRun& c : runs)
+    c.run.metrics = {{10, 8, 1e-3, 1.5, 1000, 0.5}, {20, 7, 1e-3, 1.5, 1000, 1.0}};
+  const std::string html = side_by_side_html(runs);
+  const size_t charts = count(html, "class=\"curve s3\"");
+  EXPECT_GT(charts, 0u);
+  EXPECT_EQ(count(html, "class=\"curve s0\""), charts);
+  EXPECT_EQ(count(html, "class=\"curve s0 d1\""), charts);
+}
+
+// Of 50 samples every third, counted from the latest, which stands open.
+TEST(ReportRuns, OfManySamplesTheLatestStays) {
+  ReportRun run;
+  for (int64_t i = 1; i <= 50; ++i) run.samples.push_back({i, "text"});
+  const std::string html = story_html(run);
+  EXPECT_EQ(count(html, "<details open=\"\"><summary>step 50</summary>"), 1u) << html;
+  EXPECT_EQ(count(html, "<details"), 17u);
+  EXPECT_EQ(count(html, "<summary>step 47</summary>") + count(html, "<summary>step 2</summary>"),
+            2u);
 }
 
 TEST(ReportMarkup, Escapes) {

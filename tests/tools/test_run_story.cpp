@@ -185,6 +185,19 @@ TEST(RunStory, ThinningKeepsMemoryAndOneBest) {
   EXPECT_EQ(run.evals[run.evals.size() - 2].step, kSteps - 1) << "beside those that stay";
 }
 
+// What a leg wrote before another went back behind it is among the other's lines.
+TEST(RunStory, LinesOfALegThatWasGoneBackBehindCount) {
+  TempFolder tmp;
+  std::string lines;
+  for (const int step : {1, 2, 3, 1, 2})
+    lines += fmt::format("{{\"step\":{},\"loss\":3,{}\"elapsed_seconds\":1,\"memory_bytes\":9}}\n",
+                         step, step == 1 ? "\"startup_seconds\":1,\"leg\":{\"from_step\":0}," : "");
+  spill(tmp / "metrics.jsonl", lines);
+  const ReportRun run = read_run(tmp.path());
+  ASSERT_EQ(run.legs.size(), 1u);
+  EXPECT_EQ(run.legs[0].samples, 5);
+}
+
 // Of many lines some thousand stay, with every spike and the last.
 TEST(RunStory, LongRunsAreThinned) {
   TempFolder tmp;

@@ -118,6 +118,10 @@ TEST(Sampler, MinPKeepsWhatIsNearTheMostLikely) {
   EXPECT_EQ(kept(0.11), (std::set<int32_t>{1, 2, 3}));
   EXPECT_EQ(kept(0.31), (std::set<int32_t>{1, 3}));
   EXPECT_EQ(kept(1.0), (std::set<int32_t>{1}));
+  // One that is min_p of the most likely exactly stays, as transformers' "less than" has it.
+  SamplingOptions edge = options(1.0);
+  edge.min_p = std::exp(-1.0);
+  EXPECT_EQ(drawn({3, 2, 1}, edge), (std::set<int32_t>{0, 1}));
   // Temperature 2 brings them nearer: 0.05 / 0.5 becomes 0.32.
   EXPECT_EQ(kept(0.31, 2.0).size(), 4u);
 }

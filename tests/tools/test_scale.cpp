@@ -94,6 +94,15 @@ TEST(Scale, IsOfPowersOfTwo) {
   EXPECT_EQ(scale.plans[0].efficiency, 1);
   EXPECT_LT(scale.plans[1].efficiency, 1);
   EXPECT_NE(scale_text(scale).find("efficiency"), std::string::npos);
+  // The first has all of what it is compared with, of however many ranks it is.
+  Scale of_two;
+  for (const int ranks : {2, 4}) of_two.plans.push_back({ranks, plan_of(ranks, 1, 1, ranks, 1e6)});
+  settle_scale(of_two);
+  EXPECT_DOUBLE_EQ(of_two.plans[0].efficiency, 1);
+  EXPECT_NEAR(
+      of_two.plans[1].efficiency,
+      of_two.plans[1].plan.tokens_per_second() / of_two.plans[0].plan.tokens_per_second() / 2,
+      1e-12);
   EXPECT_NE(scale_svg(scale).find(kScaleMark), std::string::npos);
 }
 

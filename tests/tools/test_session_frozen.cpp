@@ -329,6 +329,14 @@ TEST(Freeze, RulesFindNamesOfFilesAndOfTheTable) {
   EXPECT_EQ(frozen({"h.0-1.", ""}).size(), 2 * frozen({"h.2.", ""}).size());
   EXPECT_EQ(frozen({"h.0-2.ln_1", ""}).size(), 6u);
   EXPECT_EQ(frozen({"h.1-1", ""}).size(), frozen({"h.1.", ""}).size());
+  // A range is whole numbers: 1 is no beginning of 12 or 13, whatever ends the range.
+  const ModelSpec deep = resolve_model("", R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8,
+      "n_embd": 8, "n_head": 2, "n_layer": 14})")
+                             .spec;
+  for (const char* two : {"h.1-2", "(h.1-2)", "h.1-2|h.1-2", "(h.1-2).", "h.1-2.", "h.1-2\\."}) {
+    const Frozen f = resolve_freeze(deep, {two, ""});
+    EXPECT_EQ(f.all - f.trained, 2 * (12 * 8 * 8 + 13 * 8)) << two;
+  }
   EXPECT_EQ(frozen({".",
                     "."
                     "ln_f"})

@@ -138,6 +138,41 @@ TEST(Trace, PeaksBetweenOpsAreNotLost) {
   }
 }
 
+// A counter at an op has what came alive since the op before it, not what was there then; a measured op
+// says what it did a second: 3e6 flops and 5e6 bytes in a millisecond.
+TEST(Trace, CountersAndRatesAreThoseOfTheirOp) {
+  Plan plan;
+  Schedule& s = plan.schedule;
+  HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 4096);
+  HandRecorder r(s, "micro_first", 0, false);
+  const size_t large = r.make("x", "", Category::workspace, 1 << 20);
+  r.op("first", "", 3'000'000, 5'000'000);
+  r.end(large);
+  const size_t small = r.make("y", "", Category::workspace, 4096);
+  r.op("second", "", 1, 1);
+  r.end(small);
+  s.pack();
+  plan.engine_bytes = s.arena_bytes();
+  plan.accumulation = 1;
+  StepTrace trace = predicted_trace(plan);
+  ASSERT_EQ(trace.ops.size(), 2u);
+  trace.measured = true;
+  for (size_t i = 0; i < 2; ++i) {
+    trace.ops[i].begin = 1e-3 * static_cast<double>(i);
+    trace.ops[i].end = trace.ops[i].begin + 1e-3;
+  }
+  std::map<double, int64_t> workspace;
+  for (const Json& e : checked(trace_text(plan, trace))) {
+    if (e["ph"] == "C" && e["name"] == "memory")
+      workspace[e["ts"].get<double>()] = e["args"]["workspace"].get<int64_t>();
+    if (e["ph"] != "X" || e["name"] != "first") continue;
+    EXPECT_EQ(e["args"]["gflops_per_second"], 3.0);
+    EXPECT_EQ(e["args"]["gb_per_second"], 5.0);
+  }
+  EXPECT_EQ(workspace.at(0.0), 1 << 20);
+  EXPECT_EQ(workspace.at(1000.0), 4096);
+}
+
 TEST(Trace, LongStepsAreCutAndThatIsSaid) {
   const Plan plan = hand_plan();
   const size_t micro = plan.schedule.at(1).ops.size();

@@ -279,6 +279,17 @@ TEST(DataPreview, ShowsTheSamplesOfTheRun) {
   EXPECT_EQ(two["samples"][1], five["samples"][4]);
   words.back() = std::to_string(five["train_samples"].get<int64_t>());
   EXPECT_NE(preview(w, words)["samples"][0]["window"], five["samples"][0]["window"]);
+  const int64_t epoch = five["train_samples"];
+  std::vector<std::string> seam = {"data", "preview", "tokenizer=" + w.path("tok.json"),
+                                   "max_length=16"};
+  seam.insert(seam.end(), keys.begin(), keys.end());
+  seam.insert(seam.end(), {"-n", "2", "--first", std::to_string(epoch - 1)});
+  const Outcome both = run(seam);
+  for (const int64_t k : {epoch - 1, epoch})
+    EXPECT_NE(both.out.find("sample " + std::to_string(k) + " of epoch " +
+                            std::to_string(k / epoch) + ": "),
+              std::string::npos)
+        << both.out;
   words = keys;
   words.insert(words.end(), {"-n", "100000", "--held-out"});
   const Json held = preview(w, words);

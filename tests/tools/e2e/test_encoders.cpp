@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 
@@ -353,6 +354,14 @@ TEST(Encoders, SeveralLabelsAndValues) {
     std::snprintf(number, sizeof number, "%s %.4f", name.c_str(), score.get<double>());
     EXPECT_NE(labels.find(number), std::string::npos) << number << "\n" << labels;
   }
+  // Of weights that are all zero every probability is one half, which is no label.
+  const std::string file = w.path("several/final/model.safetensors"), bytes = slurp(file);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), 8);
+  spill(file, bytes.substr(0, 8 + header) + std::string(bytes.size() - 8 - header, '\0'));
+  const Json of_none = predicted(w.path("several/final"), w.path("several.jsonl")).front();
+  EXPECT_EQ(of_none["probabilities"]["LABEL_1"], 0.5) << of_none;
+  EXPECT_EQ(of_none["labels"], Json::array()) << of_none;
   const Json pearson = evaluated(w.path("values/final"), w.path("values.tsv"));
   EXPECT_GT(pearson["pearson"], 0.99) << pearson;
 }

@@ -110,6 +110,14 @@ TEST(Inspect, CheckpointsAndRuns) {
   EXPECT_EQ(r["checkpoints"].size(), 2u);
   EXPECT_EQ(r["checkpoints"][1]["step"], 12);
 
+  // The best of a checkpoint may be of a step before it.
+  w.trained("often", {"save_steps=6", "eval_steps=4"});
+  const Json often = facts(w.path("often/checkpoint-6"));
+  EXPECT_EQ(often["best_eval_step"], 4);
+  for (const Json& line : w.metrics("often"))
+    if (line["step"] == 4 && line.contains("eval_loss"))
+      EXPECT_NEAR(often["best_eval_loss"].get<double>(), line["eval_loss"].get<double>(), 1e-6);
+
   fs::copy(w.path("run/checkpoint-6"), w.path("checkpoint-7"), fs::copy_options::recursive);
   fs::remove(w.path("checkpoint-7/COMPLETE"));
   const Json torn = facts(w.path("checkpoint-7/"));

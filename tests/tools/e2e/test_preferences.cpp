@@ -2,6 +2,7 @@
 // gone on with, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/tools/e2e/runs.h"
@@ -238,6 +239,17 @@ TEST_F(Preferences, KtoLearnsFromSingleAnswers) {
   ASSERT_EQ(preview.code, 0) << preview.err;
   EXPECT_NE(preview.out.find("\ndesirable, "), std::string::npos) << preview.out;
   EXPECT_NE(preview.out.find("{{ the cat"), std::string::npos) << preview.out;
+  const Outcome facts = run(joined({"data", "preview", "-n", "12", "--json"}, with(kto)));
+  ASSERT_EQ(facts.code, 0) << facts.err;
+  const Json previewed = Json::parse(facts.out);
+  int undesirable = 0;
+  for (const Json& sample : previewed["samples"]) {
+    const auto of_none = std::count(sample["targets"].begin(), sample["targets"].end(), Json(-100));
+    EXPECT_EQ(sample["trained"], static_cast<int64_t>(sample["targets"].size()) - of_none)
+        << sample;
+    undesirable += sample["label"] == false;
+  }
+  EXPECT_EQ(undesirable, 4);
   // Without a divergence, and of answers that are all of one kind.
   const Outcome plain = w_.trained(
       "plain", with(joined(kto, {"loss_type=apo_zero_unpaired", "eval_fraction=0", "max_steps=4",

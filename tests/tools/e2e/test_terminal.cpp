@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <sstream>
 
@@ -76,6 +77,30 @@ TEST(Terminal, TheLiveLineFitsAndPlainOnesAreAskedFor) {
       for (const std::string& line : lines)
         EXPECT_LT(line.size(), static_cast<size_t>(columns)) << line;
     }
+    // Of what steps and max_time leave the lesser is left: of twelve small steps less than an hour.
+    for (const std::string& line : live_lines(on_terminal(
+             w.train_arguments("timed", {"logging_steps=6", "max_time=1000000"}), 120))) {
+      const size_t left = line.find("  left ");
+      ASSERT_NE(left, std::string::npos) << line;
+      EXPECT_FALSE(has(line.substr(left), "h ")) << line;
+    }
+    // A bar is as full as the number behind it: of a small text far from full.
+    const std::string trained = on_terminal({"tokenizer", "train", "--vocab-size", "5000",
+                                             "--output", w.path("other.json"), w.path("text.txt")},
+                                            120);
+    int bars = 0;
+    for (size_t at = trained.find('['); at != std::string::npos; at = trained.find('[', at + 1)) {
+      int64_t done = 0, wanted = 0;
+      const size_t end = trained.find(']', at);
+      if (end != at + 31 ||
+          std::sscanf(trained.c_str() + end, "] %ld of %ld tokens", &done, &wanted) != 2)
+        continue;
+      const auto full = std::count(trained.begin() + static_cast<int64_t>(at),
+                                   trained.begin() + static_cast<int64_t>(end), '#');
+      EXPECT_EQ(full, 30 * done / wanted) << done;
+      ++bars;
+    }
+    EXPECT_GT(bars, 0) << trained;
     const Environment plain("NO_COLOR", "1");
     EXPECT_FALSE(has(on_terminal(train("run"), 80), "\033["));
   }
