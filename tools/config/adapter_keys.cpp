@@ -122,7 +122,7 @@ std::vector<Key> adapter_keys() {
        .example = "TEXT", .choices = "RANDOM TEXT", .refused = "SAMPLE_VOCAB"},
       {.name = "prompt_tuning_init_text", .section = "adapters", .kind = K::text,
        .field = &C::prompt_tuning_init_text, .doc = "a text as the model's tokenizer encodes it, special tokens too",
-       .example = "Answer the question:", .unset = "null"},
+       .example = "Answer the question.", .unset = "null"},
       {.name = "init_lora_weights", .section = "adapters", .kind = K::choice,
        .field = &C::init_lora_weights,
        .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "
