@@ -56,17 +56,17 @@ void RankComm::all_gather(Context& ctx, const View& full, const View& mine) {
 
 void RankComm::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) {
   check(ctx, full, mine.view);
+  const Tensor room = staging(ctx, full);
   Op op(ctx, mine.add ? "reduce_scatter_add" : "reduce_scatter",
         {.flops = full.elements(), .bytes = full.bytes() + (mine.add ? 2 : 1) * mine.view.bytes()});
-  const Tensor room = staging(ctx, full);
   if (op.run()) transport_->reduce_scatter_sum(mine, full, room.view(), ctx.threads());
 }
 
 void RankComm::all_reduce_sum(Context& ctx, const View& x) {
   require(x.elements() % size_ == 0, "a multiple of size() elements");
   check(ctx, x, x.rows(0, x.elements() / size_));
-  Op op(ctx, "all_reduce", {.flops = x.elements(), .bytes = 3 * x.bytes()});
   const Tensor room = staging(ctx, x);
+  Op op(ctx, "all_reduce", {.flops = x.elements(), .bytes = 3 * x.bytes()});
   if (op.run()) transport_->all_reduce_sum(x, room.view(), ctx.threads());
 }
 

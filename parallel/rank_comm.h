@@ -24,7 +24,7 @@ class Transport {
   virtual int size() const = 0;
   virtual void attach(std::byte* arena, int64_t bytes) = 0;
   virtual void all_gather(const View& full, const View& mine, int threads) = 0;
-  // `staging`: staging_elements() of full's dtype, or no tensor if shares_memory().
+  // `staging`: staging_of()'s elements, of full's dtype, or no tensor if shares_memory().
   virtual void reduce_scatter_sum(const GradView& mine, const View& full, const View& staging,
                                   int threads) = 0;
   virtual void all_reduce_sum(const View& x, const View& staging, int threads) = 0;

@@ -90,7 +90,14 @@ int convert_command(const Arguments& arguments) {
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors", model,
          "--model run1/final");
   if (is_adapter_folder(model)) {
-    const std::string base = read_adapter_config(model).base;
+    const PeftConfig adapter = read_adapter_config(model);
+    const std::string& base = adapter.base;
+    if (adapter.num_virtual_tokens > 0)
+      fail(ErrorCode::unsupported, "--model as a folder with a whole model",
+           fmt::format("{}, {} tokens in front of sequences, which no model folder has", model,
+                       adapter.num_virtual_tokens),
+           fmt::format("--model {}: the base, beside which the adapter is used (--adapter {})",
+                       base.empty() ? "BASE" : base, model));
     fail(ErrorCode::usage, "--model as a folder with a whole model",
          fmt::format("{}, an adapter", model),
          fmt::format("snug merge --model {} --adapter {} --output merged, then --model merged",

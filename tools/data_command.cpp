@@ -327,7 +327,7 @@ int preview(const Arguments& arguments) {
     }
     tokenizer = setup.tokenizer;
     V = setup.model->spec().V;
-    T = setup.request.T;
+    T = setup.request.T - setup.model->front().count;  // what stands in front is no text
   }
   const ScratchFolder scratch("data");
   const RunData data =

@@ -54,7 +54,8 @@ int64_t Program::bytes_moved() const {
 int64_t Program::bytes_copied(StreamId stream) const {
   int64_t sum = 0;
   for (const OpRecord& op : ops) {
-    sum += op.stream == stream ? op.bytes : 0;
+    // What passes between the host and a disk is on a stream of copies too, and crosses no link.
+    if (op.stream == stream && !std::string_view(op.name).ends_with("_disk")) sum += op.bytes;
     if (stream == kToDevice) sum += op.link_bytes;
   }
   return sum;

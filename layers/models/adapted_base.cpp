@@ -110,6 +110,8 @@ void AdaptedBase::look(int param, const SafeTensor& plain) {
     const int64_t token = tokens[static_cast<size_t>(k) % tokens.size()];
     convert(plain.dtype, plain.data + token * bytes, place.in, values.data() + k * place.in);
   }
+  // Rows in front are read as they are, where a family scales those of its table.
+  for (float& v : values) v *= model_.spec().embedding_scale;
 }
 
 void AdaptedBase::add_shared() {

@@ -22,8 +22,10 @@ std::vector<nlohmann::json> values_of(const Decision& row) {
   if (std::holds_alternative<DType Decisions::*>(row.decided)) return {"f32", "bf16"};
   if (std::holds_alternative<WeightPacking Decisions::*>(row.decided))
     return {"none", "forward", "both"};
-  if (const auto* home = std::get_if<const ResidenceKey*>(&row.decided))
+  if (const auto* home = std::get_if<const ResidenceKey*>(&row.decided)) {
+    if ((*home)->filed != nullptr) return {(*home)->device, "cpu", "disk"};
     return {(*home)->device, "cpu"};
+  }
   return {kUpdateBehind, kUpdateInBackward};
 }
 

@@ -25,7 +25,7 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
     fail(ErrorCode::unsupported, "an adapter that weights can take up, of modules of the model",
          fmt::format("{}, whose virtual tokens lie in front of every sequence ({})", method.title,
                      folder),
-         "snug generate, eval or predict --adapter, which use it beside the model");
+         "snug generate or eval --adapter, which use it beside the model");
   const PeftModel peft = resolve_peft(spec, config);
   model_ = std::make_unique<Model>(spec, parse_precision("fp32"), peft.frozen, peft.adapters);
   const Model& model = *model_;

@@ -195,6 +195,7 @@ int64_t host_elements(const TensorRecord& t, const ParamInfo& info, const Name& 
   if (name == "master") return info.trainable ? info.elements() : 0;
   if (name == "weights") return info.part >= 0 && info.trainable ? info.elements() : 0;
   if (!info.trainable && t.name == own_weights) return info.elements();
+  if (name == "weights.tables") return info.frozen_table() ? info.elements() : 0;
   if (name == "gradients") return info.part >= 0 && info.trainable ? info.elements() : 0;
   const bool state =
       std::find(states.names.begin(), states.names.end(), t.name) != states.names.end();
@@ -249,7 +250,10 @@ ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamIn
       const bool flat = t.category == Category::weights || t.category == Category::master ||
                         t.category == Category::gradients || t.category == Category::optimizer;
       if (!flat) continue;
-      const bool all = t.shape.elements() == table.flat_elements() ||
+      const bool table_away = t.shape.elements() == table.tables_first();
+      if (table_away && info.frozen_table() && table.tables_first() < table.flat_elements())
+        continue;
+      const bool all = t.shape.elements() == table.flat_elements() || table_away ||
                        (info.trainable && t.shape.elements() == table.trained_elements());
       if (all && t.name.view().find('.') == std::string_view::npos)
         address = address_of(root, k) + info.offset * size;

@@ -209,7 +209,8 @@ const Row kRows[] = {
      },
      Effect::none, true},
     {[](PlanRequest& r) -> std::string {
-       if (r.offload_optimizer != "cpu" || r.offload_update == "cpu") return "";
+       const bool away = r.offload_optimizer == "cpu" || r.offload_optimizer == "disk";
+       if (!away || r.offload_update == "cpu") return "";
        r.offload_optimizer = "none";
        return "offload_optimizer=none";
      },

@@ -40,7 +40,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
       {"device", device_word(r.settings.target)},
       {"precision", r.settings.tf32 ? "tf32" : to_string(r.model->precision())},
       {"optim", optimizer_text(r.optimizer)},
-      {"max_length", std::to_string(r.T)},
+      {"max_length", std::to_string(r.T - r.model->front().count)},
       {"global_batch_size", std::to_string(r.global_batch)},
       {"packing_boundaries", fmt::format("{}", r.packing_boundaries)},
       {"rows_per_window", fmt::format("{}", r.rows_per_window)},

@@ -67,6 +67,8 @@ std::string resident_reason(const TensorRecord& t) {
     case Category::packed_weights:
       return "copies of the weights in the order kernels read them, resident";
     case Category::offload:
+      if (t.name.view() == "weights.tables")
+        return "a frozen embedding, in the host's memory, of which the device reads a row a token";
       return "state of the optimizer or weights, in the host's memory; an update passes them "
              "through the device, and weights come before their layer runs";
     case Category::workspace:

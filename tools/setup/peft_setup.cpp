@@ -10,6 +10,7 @@
 #include "layers/adapters/first_weights.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/adapter_files.h"
+#include "layers/models/front_tokens.h"
 #include "tools/config/keys.h"
 #include "tools/config/patterns.h"
 #include "tools/session/tell.h"
@@ -201,6 +202,7 @@ void check_form(const PeftModel& peft, const PeftConfig& config, const std::stri
 void check_front(const RunConfig& config, const PeftConfig& peft, const ModelSpec& spec) {
   const int64_t n = peft.num_virtual_tokens, most = spec.P - n;
   if (n == 0) return;
+  resolve_front(spec, peft);  // refuses other heads, before rows are read for them
   const std::string method = fmt::format("peft: {}", peft.method);
   if (config.task == "dpo" || config.task == "reward")
     fail(

@@ -120,6 +120,7 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
 // States pass between the disk and memory that the host computes on.
 void check_disk(const RunConfig& config, const PlanRequest& r) {
   if (r.offload_optimizer != "disk") {
+    if (!config.plan.empty()) return;  // which may say so
     for (const char* key : {"offload_disk", "disk_bandwidth"})
       if (config.origins.count(key) > 0)
         tell(stderr, "Note: {} ({}) is nothing without offload_optimizer: disk.\n", key,
@@ -160,7 +161,9 @@ void check_offload_embedding(const RunConfig& config, const PlanRequest& r) {
   fail(ErrorCode::usage, "a frozen embedding that the head does not share, for offload_embedding",
        fmt::format("offload_embedding: cpu ({}), and an embedding that is {}",
                    config.where("offload_embedding"), tied ? "the head too" : "trained"),
-       tied ? "offload_embedding=auto" : "offload_embedding=auto, or freeze=wte");
+       tied                          ? "offload_embedding=auto"
+       : r.model->adapters().empty() ? "offload_embedding=auto, or freeze=wte"
+                                     : "offload_embedding=auto, or modules_to_save without it");
 }
 
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
@@ -564,7 +567,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.kv_length = front.count + prompt + std::min(most - prompt, config.sample_tokens);
   }
   s.config = std::move(config);
-  if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
+  if (!s.config.plan.empty()) {
+    follow_plan(read_plan_file(s.config.plan), s);
+    if (r.offload_optimizer == "disk") check_disk(s.config, r);
+  }
   if (s.config.cuda_graphs == "on") check_graphs(s.config, r);
   // A described device has a host of its own, of which nothing is known.
   if (s.config.target.empty()) r.free_bytes = free_bytes_now(r);

@@ -349,7 +349,10 @@ std::string TrainRun::resume_command() const {
   if (dir.find('=') != std::string::npos)
     return fmt::format("snug train --config {} resume=latest",
                        shell_word(dir + "/config.resolved.yaml"));
-  return "snug train " + shell_word(dir.starts_with("-") ? "./" + dir : dir);
+  // A run's configuration says how its ranks meet, and of MPI they are mpirun's.
+  const std::string launcher =
+      config().transport == "mpi" ? fmt::format("mpirun -n {} ", config().ranks) : "";
+  return launcher + "snug train " + shell_word(dir.starts_with("-") ? "./" + dir : dir);
 }
 
 void TrainRun::start_log() {

@@ -66,6 +66,14 @@ TEST_F(Adapters, ARunLeavesAPeftFolderThatIsUsedUnmergedAndMerged) {
       run({"merge", "--model", base, "--adapter", adapter, "--output", w_.path("merged")});
   ASSERT_EQ(merge.code, 0) << merge.err;
   EXPECT_NE(merge.err.find("8 tensors are those of "), std::string::npos) << merge.err;
+  // What is converted is the whole model, which the advice makes.
+  const Outcome converted =
+      run({"convert", "--model", adapter, "--to", "gguf", "--output", w_.path("a.gguf")});
+  EXPECT_EQ(converted.code, 2);
+  for (const std::string& said :
+       {std::string("--model as a folder with a whole model"), adapter + ", an adapter",
+        "snug merge --model " + base + " --adapter " + adapter + " --output merged, then"})
+    EXPECT_NE(converted.err.find(said), std::string::npos) << said << "\n in " << converted.err;
   EXPECT_NEAR(loss({"--model", w_.path("merged")}), unmerged, 1e-5 * unmerged);
   EXPECT_EQ(w_.json("merged/config.json"), w_.json("base/final/config.json"));
   const Outcome text = run({"generate", "--model", base, "--adapter", adapter, "--prompt", "the",

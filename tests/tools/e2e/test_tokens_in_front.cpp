@@ -185,8 +185,16 @@ TEST_F(AdaptersInFront, WhatTheyAreNotForIsRefused) {
   refused(w_.train("dpo", with({"task=dpo", "train_data=" + w_.path("pairs.jsonl")})),
           {"a task of single sequences for peft: prompt_tuning", "task: dpo", "peft=lora"});
   refused(run({"convert", "--model", adapter, "--to", "gguf", "--output", w_.path("a.gguf")}),
-          {"--model as a folder with a whole model", adapter + ", an adapter",
-           "snug merge --model " + base_ + " --adapter " + adapter});
+          {"--model as a folder with a whole model",
+           adapter + ", 4 tokens in front of sequences, which no model folder has",
+           "--model " + base_ + ": the base, beside which the adapter is used"});
+  // The base alone is converted, as said.
+  EXPECT_EQ(run({"convert", "--model", base_, "--to", "gguf", "--output", w_.path("a.gguf")}).code,
+            0);
+  spill(w_.path("rows.tsv"), "text\tlabel\nred\t0\nblue\t1\n");
+  refused(w_.train("rows", with({"task=sequence_classification", "packing_boundaries=null",
+                                 "train_data=" + w_.path("rows.tsv"), "eval_fraction=0"})),
+          {"a causal language model for peft: prompt_tuning", "peft=lora"});
 }
 
 }  // namespace
