@@ -142,24 +142,36 @@ TEST_F(AdaptersInFront, RowsAreWindows) {
   EXPECT_GT(std::fabs(whole["loss"].get<double>() * 17 - without["loss"].get<double>() * 16), 0.01);
 }
 
+// Rows in front are read as they are, also where a family multiplies those of its table (Gemma).
 TEST_F(AdaptersInFront, BeginsAsATextDoes) {
-  w_.trained("run", with({"prompt_tuning_init=TEXT", "prompt_tuning_init_text=the sea",
-                          "learning_rate=1e-30", "max_steps=1"}));
-  const Json config = w_.json("run/final/adapter_config.json");
-  EXPECT_EQ(config["prompt_tuning_init"], "TEXT");
-  EXPECT_EQ(config["prompt_tuning_init_text"], "the sea");
-  EXPECT_EQ(config["tokenizer_name_or_path"], base_);
-  const std::vector<int> tokens = ids_of("the sea");
-  ASSERT_FALSE(tokens.empty());
-  const SafetensorsReader file(base_ + "/model.safetensors");
-  const SafeTensor& table = file.at("transformer.wte.weight");
-  std::vector<float> rows(static_cast<size_t>(table.elements()));
-  convert(table.dtype, table.data, table.elements(), rows.data());
-  const std::vector<float> began = embeddings("run");
-  for (size_t k = 0; k < 4; ++k)
-    for (size_t c = 0; c < 32; ++c)
-      EXPECT_NEAR(began[k * 32 + c], rows[static_cast<size_t>(tokens[k % tokens.size()]) * 32 + c],
-                  1e-6);
+  w_.trained("gemma", {"model={type: gemma, hidden_size: 32, intermediate_size: 64, "
+                       "num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, "
+                       "head_dim: 16, max_position_embeddings: 64}",
+                       "max_steps=1"});
+  for (const bool gemma : {false, true}) {
+    SCOPED_TRACE(gemma);
+    if (gemma) base_ = w_.path("gemma/final");
+    const std::string name = gemma ? "scaled" : "run";
+    w_.trained(name, with({"prompt_tuning_init=TEXT", "prompt_tuning_init_text=the sea",
+                           "learning_rate=1e-30", "max_steps=1"}));
+    const Json config = w_.json(name + "/final/adapter_config.json");
+    EXPECT_EQ(config["prompt_tuning_init"], "TEXT");
+    EXPECT_EQ(config["prompt_tuning_init_text"], "the sea");
+    EXPECT_EQ(config["tokenizer_name_or_path"], base_);
+    const std::vector<int> tokens = ids_of("the sea");
+    ASSERT_FALSE(tokens.empty());
+    const SafetensorsReader file(base_ + "/model.safetensors");
+    const SafeTensor& table =
+        file.at(gemma ? "model.embed_tokens.weight" : "transformer.wte.weight");
+    std::vector<float> rows(static_cast<size_t>(table.elements()));
+    convert(table.dtype, table.data, table.elements(), rows.data());
+    const float scale = gemma ? std::sqrt(32.0f) : 1.0f;
+    const std::vector<float> began = embeddings(name);
+    for (size_t k = 0; k < 4; ++k)
+      for (size_t c = 0; c < 32; ++c)
+        EXPECT_NEAR(began[k * 32 + c],
+                    scale * rows[static_cast<size_t>(tokens[k % tokens.size()]) * 32 + c], 1e-6);
+  }
 }
 
 TEST_F(AdaptersInFront, WhatTheyAreNotForIsRefused) {
