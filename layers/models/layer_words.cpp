@@ -52,11 +52,15 @@ LayerWords LayerWords::read(std::string_view text) {
   data->text = text;
   const std::string_view all = trim(data->text);
   if (all.find(':') == std::string_view::npos) {
-    data->runs.push_back({.entry = all, .words = joined(all)});
+    Run& run = data->runs.emplace_back();
+    run.entry = all;
+    run.words = joined(all);
     return LayerWords(std::move(data));
   }
   split(all, ',', [&](std::string_view entry) {
-    Run run{.entry = entry, .map = true};
+    Run run;
+    run.entry = entry;
+    run.map = true;
     const size_t colon = entry.find(':');
     if (colon != std::string_view::npos) {
       run.layers = trim(entry.substr(0, colon));
@@ -73,8 +77,8 @@ LayerWords LayerWords::read(std::string_view text) {
 
 LayerWords LayerWords::of(std::span<const LayerWords> layers) {
   struct Piece {  // of the text
-    size_t entry, layers_end, words, end;
-    int64_t first, last;
+    size_t entry = 0, layers_end = 0, words = 0, end = 0;
+    int64_t first = 0, last = 0;
   };
   auto data = std::make_shared<Data>();
   std::vector<Piece> pieces;
