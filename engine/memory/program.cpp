@@ -4,6 +4,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/memory/context.h"
 
 namespace snug {
 
@@ -55,7 +56,8 @@ int64_t Program::bytes_copied(StreamId stream) const {
   int64_t sum = 0;
   for (const OpRecord& op : ops) {
     // What passes between the host and a disk is on a stream of copies too, and crosses no link.
-    if (op.stream == stream && !std::string_view(op.name).ends_with("_disk")) sum += op.bytes;
+    const std::string_view name = op.name;
+    if (op.stream == stream && name != kReadDisk && name != kWriteDisk) sum += op.bytes;
     if (stream == kToDevice) sum += op.link_bytes;
   }
   return sum;
