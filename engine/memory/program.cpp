@@ -56,8 +56,8 @@ int64_t Program::bytes_copied(StreamId stream) const {
   int64_t sum = 0;
   for (const OpRecord& op : ops) {
     // What passes between the host and a disk is on a stream of copies too, and crosses no link.
-    const std::string_view name = op.name;
-    if (op.stream == stream && name != kReadDisk && name != kWriteDisk) sum += op.bytes;
+    const std::string_view of_op = op.name;
+    if (op.stream == stream && of_op != kReadDisk && of_op != kWriteDisk) sum += op.bytes;
     if (stream == kToDevice) sum += op.link_bytes;
   }
   return sum;

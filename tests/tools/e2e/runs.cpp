@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "engine/io/fingerprint.h"
 #include "engine/io/safetensors.h"
@@ -63,12 +65,16 @@ std::vector<pid_t> processes_of(pid_t pid) {
   return list;
 }
 
-bool runs_still(pid_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");  // none: it is gone
-  std::string text;
-  std::getline(in, text);
-  const size_t behind = text.rfind(") ");
-  return behind != std::string::npos && text[behind + 2] != 'Z' && text[behind + 2] != 'X';
+bool ends_soon(pid_t pid) {
+  for (int tries = 0; tries < 2000; ++tries) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/stat");  // none: it is gone
+    std::string text;
+    std::getline(in, text);
+    const size_t behind = text.rfind(") ");
+    if (behind == std::string::npos || text[behind + 2] == 'Z' || text[behind + 2] == 'X') return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
 }
 
 void expect_exact(const Workspace& w, const std::string& folder) {

@@ -32,8 +32,9 @@ void expect_same_tensors(const Workspace& w, const std::string& a, const std::st
 // kernel.
 std::vector<pid_t> processes_of(pid_t pid);
 
-// False of one that has ended, though nobody may have waited for it yet.
-bool runs_still(pid_t pid);
+// True once a process has ended, though nobody may have waited for it yet: one that was killed takes the
+// time to give its memory back. False after 20 s.
+bool ends_soon(pid_t pid);
 
 // What was planned is what the system found, of the rank whose folder it is.
 void expect_exact(const Workspace& w, const std::string& folder);

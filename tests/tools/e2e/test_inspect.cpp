@@ -115,8 +115,9 @@ TEST(Inspect, CheckpointsAndRuns) {
   const Json often = facts(w.path("often/checkpoint-6"));
   EXPECT_EQ(often["best_eval_step"], 4);
   for (const Json& line : w.metrics("often"))
-    if (line["step"] == 4 && line.contains("eval_loss"))
+    if (line["step"] == 4 && line.contains("eval_loss")) {
       EXPECT_NEAR(often["best_eval_loss"].get<double>(), line["eval_loss"].get<double>(), 1e-6);
+    }
 
   fs::copy(w.path("run/checkpoint-6"), w.path("checkpoint-7"), fs::copy_options::recursive);
   fs::remove(w.path("checkpoint-7/COMPLETE"));
