@@ -71,7 +71,8 @@ bool ends_soon(pid_t pid) {
     std::string text;
     std::getline(in, text);
     const size_t behind = text.rfind(") ");
-    if (behind == std::string::npos || text[behind + 2] == 'Z' || text[behind + 2] == 'X') return true;
+    if (behind == std::string::npos || text[behind + 2] == 'Z' || text[behind + 2] == 'X')
+      return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
