@@ -399,6 +399,39 @@ TEST(SlowPlanSearch, UpdatesInBackwardWhereThatFitsMore) {
   EXPECT_FALSE(make_plan(r).decisions.update_in_backward);
 }
 
+// A paged optimizer's states may go to the host without use_host: the least memory is as much lower.
+TEST(PlanSearch, StatesThatArePagedLowerTheLeastMemory) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  r.budget = 1;
+  const int64_t whole = make_plan(r).minimum_bytes;
+  r.offload_optimizer = "cpu";
+  const Plan away = make_plan(r);
+  ASSERT_LT(away.minimum_bytes, whole);
+  r.offload_optimizer = "auto";
+  EXPECT_EQ(make_plan(r).minimum_bytes, whole) << "nothing allows it";
+  r.paged_states = true;
+  const Plan paged = make_plan(r);
+  EXPECT_EQ(paged.minimum_bytes, away.minimum_bytes);
+  r.budget = paged.minimum_bytes;
+  const Plan fits = make_plan(r);
+  EXPECT_TRUE(fits.fits);
+  EXPECT_TRUE(fits.decisions.offload_optimizer);
+  r.offload_optimizer = "none";
+  EXPECT_EQ(make_plan(r).minimum_bytes, whole);
+}
+
+TEST(PlanSearch, PackedCopiesPayWhereTheyAreNotTwiceTheWeights) {
+  constexpr int64_t kMiB = 1 << 20, kWeights = 100 * kMiB;
+  EXPECT_FALSE(packed_copies_pay(kWeights, 0));
+  EXPECT_TRUE(packed_copies_pay(kWeights, kWeights));
+  EXPECT_TRUE(packed_copies_pay(kWeights, kWeights + 49 * kMiB));
+  EXPECT_TRUE(packed_copies_pay(kWeights, kWeights + 51 * kMiB - 1));
+  EXPECT_FALSE(packed_copies_pay(kWeights, kWeights + 51 * kMiB));
+  EXPECT_FALSE(packed_copies_pay(kWeights, 2 * kWeights));
+  EXPECT_TRUE(packed_copies_pay(1000, kMiB)) << "tiny weights, most of it padding";
+}
+
 // Where both arenas are RAM: what the permission leaves of both.
 TEST(PlanSearch, TheOfferCountsBothArenas) {
   const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));

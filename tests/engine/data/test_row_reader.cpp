@@ -74,6 +74,11 @@ TEST_F(RowReader, EveryFormGivesTheSameRows) {
        "{\"label\": 1, \"text\": \"a good film\"}\n\n{\"sentence\": \"a bad film\", "
        "\"label\": 0}\n",
        {}},
+      // A key that is null is not there: another name of the same takes its place.
+      {"k2.jsonl",
+       "{\"sentence\": null, \"text\": \"a good film\", \"label\": null, \"labels\": 1}\n"
+       "{\"text\": \"a bad film\", \"sentence2\": null, \"label\": 0, \"labels\": null}\n",
+       {}},
       {"l.json",
        "[{\"text\": \"a good film\", \"label\": 1},\n {\"text\": \"a bad film\", "
        "\"label\": 0}]\n",

@@ -152,6 +152,7 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   const Json tokens = facts(w.path("run/data/train.bin"), {"--stats"});
   EXPECT_EQ(tokens["kind"], "tokens");
   EXPECT_EQ(tokens["dtype"], "uint16");
+  EXPECT_EQ(tokens["bytes"], fs::file_size(w.path("run/data/train.bin")));
   EXPECT_EQ(tokens["documents"], 1);
   EXPECT_EQ(tokens["vocab_size"], 300);
   EXPECT_EQ(tokens["tokenizer"], facts(w.path("tok.json"))["fingerprint"]);
@@ -174,6 +175,8 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   EXPECT_EQ(raw["tokens"], 50);
   EXPECT_EQ(raw["max"], 6);
   EXPECT_EQ(raw["documents"], nullptr);
+  EXPECT_EQ(raw["bytes"], 100);
+  EXPECT_EQ(raw["dtype"], "uint16");
   EXPECT_NE(raw["layout"].get<std::string>().find("nanoGPT"), std::string::npos);
 
   ASSERT_EQ(run({"convert", "--model", w.path("run/final"), "--to", "gguf", "--dtype", "q8_0",

@@ -259,6 +259,19 @@ TEST(Quant, TableAndPicture) {
   EXPECT_EQ(j["coded_bytes"], (4096 + 2048) / 2 + (64 + 32) + 2 * (4 + 4));
   EXPECT_EQ(j["output"], nullptr);
   EXPECT_EQ(j["doubled"], true);
+  ASSERT_EQ(j["tensors"].size(), 2u);
+  int64_t coded = 0;
+  for (const Json& t : j["tensors"]) {
+    const int64_t elements = t["shape"][0].get<int64_t>() * t["shape"][1].get<int64_t>();
+    EXPECT_EQ(t["bytes"], 4 * elements) << t;
+    EXPECT_EQ(t["coded_bytes"], elements / 2 + elements / 64 + 4 + 4) << t;
+    EXPECT_EQ(t["dtype"], "F32");
+    EXPECT_EQ(t["codec"], "nf4");
+    EXPECT_EQ(t["block"], 64);
+    EXPECT_EQ(t["doubled"], true);
+    coded += t["coded_bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(j["coded_bytes"], coded);
 }
 
 TEST(Quant, AFullDiskLeavesNothing) {
