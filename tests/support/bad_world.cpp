@@ -5,7 +5,8 @@
 //   BAD_WORLD_FILES=part       files whose path holds this; without it no file is meant
 //   BAD_WORLD_SLOW=seconds     every write to them takes so much longer
 //   BAD_WORLD_ROOM=bytes       all writes to them together: beyond it ENOSPC
-//   BAD_WORLD_THEN_FULL=part   once one of them was written to, ENOSPC for files whose path holds this
+//   BAD_WORLD_THEN_FULL=part   once one of them was written to, ENOSPC for streams to files whose
+//                              path holds this
 //   BAD_WORLD_CLOCK=readings   after so many, the clock on the wall is a day behind
 //   BAD_WORLD_ARENA=bytes      while a reservation of so many bytes is made writable, RLIMIT_DATA
 //   is
@@ -49,10 +50,6 @@ bool meant(int fd, const char* key) {
 }
 
 bool slow_or_full(int fd, size_t bytes) {
-  if (begun && meant(fd, "BAD_WORLD_THEN_FULL")) {
-    errno = ENOSPC;
-    return true;
-  }
   if (!meant(fd, "BAD_WORLD_FILES")) return false;
   begun = true;
   if (const char* const slow = std::getenv("BAD_WORLD_SLOW"))
@@ -139,6 +136,16 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   const ssize_t n = next(fd, data, bytes, offset);
   if (n > 0) record_file("write", fd);
   return n;
+}
+
+// The C library writes by calls of its own, which nobody else can replace.
+int fflush(FILE* file) {
+  if (file != nullptr && begun && meant(fileno(file), "BAD_WORLD_THEN_FULL")) {
+    errno = ENOSPC;
+    return EOF;
+  }
+  static const auto next = real<int (*)(FILE*)>("fflush");
+  return next(file);
 }
 
 int fsync(int fd) {

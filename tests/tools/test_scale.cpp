@@ -144,7 +144,7 @@ TEST(Scale, RowsHoldThePlansOwnFigures) {
                               {"efficiency", 0.75 * k}}));
   const std::string text = scale_text(scale);
   EXPECT_NE(
-      text.find("\n     3     1     3.00 MiB       8.00 KiB      2.00 ms    500.00 ms           "
+      text.find("\n     3     1     3.00 MiB       8.00 KiB       2.0 ms     500.0 ms           "
                 "2000      75.0 %\n     6     2 does not fit\n"),
       std::string::npos)
       << text;
