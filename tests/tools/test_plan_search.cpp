@@ -421,6 +421,27 @@ TEST(PlanSearch, StatesThatArePagedLowerTheLeastMemory) {
   EXPECT_EQ(make_plan(r).minimum_bytes, whole);
 }
 
+// What is proved of a choice, in words: by how much a better one could be faster, rounded up.
+TEST(PlanSearch, WhatIsProvedIsSaid) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  Plan p = make_plan(request_of(model, kCases[0]));
+  const auto says = [&](double share, const std::string& words) {
+    p.step_seconds = 1;
+    p.bound_seconds = 1 - share;
+    const std::string text = plan_text(p);
+    EXPECT_NE(text.find("; " + words), std::string::npos) << share << "\n" << text;
+  };
+  const std::string none = "proved that none of the plans it knows ";
+  says(0, none + "is faster");
+  says(0.9e-6, none + "is faster");
+  says(1.1e-6, none + "has more than 0.01 % more tokens/s (1.0s a step at least)");
+  says(0.2, none + "has more than 25.00 % more tokens/s (0.8s a step at least)");
+  p.decisions.offload_gradients = true;
+  says(0.2, "of gradients with the host the presets alone are looked at");
+  p.decisions.offload_params = true;
+  says(0.2, "of weights with the host the presets alone are looked at");
+}
+
 TEST(PlanSearch, PackedCopiesPayWhereTheyAreNotTwiceTheWeights) {
   constexpr int64_t kMiB = 1 << 20, kWeights = 100 * kMiB;
   EXPECT_FALSE(packed_copies_pay(kWeights, 0));

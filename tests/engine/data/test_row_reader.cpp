@@ -340,6 +340,25 @@ TEST_F(RowReader, TokenRows) {
   EXPECT_EQ(all_rows(RowFile(tmp_ / "out.rows"))[0].values, (std::vector<float>{0.5f, 1}));
 }
 
+// A row of just the length is whole; of one that is cut all ids must be known ones.
+TEST_F(RowReader, RowsOfJustTheLengthAreNotCut) {
+  const std::string ids = "{\"input_ids\": [2, 5, 6, 3], \"labels\": [-100, 5, 6, 3]}\n";
+  const std::string text = "text\tlabel\na good film\t1\na bad film\t0\n";
+  for (const int64_t less : {0, 1}) {
+    const Made tokens = make("a.jsonl", ids, {.kind = RowKind::tokens, .max_length = 4 - less});
+    EXPECT_EQ(tokens.report.cut, less);
+    EXPECT_EQ(tokens.rows[0].tokens.size(), static_cast<size_t>(4 - less));
+    EXPECT_EQ(tokens.report.first_cut, less ? (tmp_ / "a.jsonl") + ":1" : "");
+    const Made texts = make("a.tsv", text, {.max_length = 5 - less});
+    EXPECT_EQ(texts.report.cut, 2 * less);
+    EXPECT_EQ(texts.rows[0].tokens.size(), static_cast<size_t>(5 - less));
+    EXPECT_EQ(texts.report.first_cut, less ? (tmp_ / "a.tsv") + ":2" : "");
+  }
+  EXPECT_ERROR(make("b.jsonl", "{\"input_ids\": [2, 5, 6, 999], \"labels\": [-100, 5, 6, 3]}\n",
+                    {.kind = RowKind::tokens, .max_length = 2}),
+               ErrorCode::data, "input_ids from 0 to", "999 at place 3", "tokenizer");
+}
+
 TEST_F(RowReader, TokenRowsOfCausalModels) {
   const std::string text =
       "{\"input_ids\": [2, 5, 6, 3], \"labels\": [-100, -100, 7, 3], \"label\": 9}\n"

@@ -179,10 +179,9 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   EXPECT_EQ(raw["dtype"], "uint16");
   EXPECT_NE(raw["layout"].get<std::string>().find("nanoGPT"), std::string::npos);
 
-  ASSERT_EQ(run({"convert", "--model", w.path("run/final"), "--to", "gguf", "--dtype", "q8_0",
-                 "--output", w.path("m.gguf")})
-                .code,
-            0);
+  const Outcome converted = run({"convert", "--model", w.path("run/final"), "--to", "gguf",
+                                 "--dtype", "q8_0", "--output", w.path("m.gguf")});
+  ASSERT_EQ(converted.code, 0) << converted.err;
   const Json g = facts(w.path("m.gguf"), {"--stats"});
   EXPECT_EQ(g["kind"], "gguf");
   EXPECT_EQ(g["version"], 3);
@@ -192,6 +191,8 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   EXPECT_EQ(g["not_finite"], 0);
   const Json model = facts(w.path("run/final"), {"--stats"});
   EXPECT_NEAR(g["tensors"][0]["std"].get<double>(), model["tensors"][0]["std"].get<double>(), 1e-3);
+  const std::string counts = ": 29 tensors, " + model["parameters"].dump() + " parameters, ";
+  EXPECT_NE(converted.out.find(counts), std::string::npos) << counts << converted.out;
 }
 
 TEST(Inspect, TextForAPerson) {
