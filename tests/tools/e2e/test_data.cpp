@@ -124,13 +124,16 @@ TEST(DataForms, FilesThatAreNoTextAreCounted) {
   fs::create_directories(w.path("f"));
   spill(w.path("f/a.txt"), slurp(w.path("text.txt")));
   spill(w.path("f/b.txt"), "no\xff text");
+  std::string records;
+  for (int i = 0; i < 3; ++i) records += Json({{"text", slurp(w.path("text.txt"))}}).dump() + "\n";
+  spill(w.path("f/d.jsonl"), records);
   for (const auto& [files, words] : {std::pair(1, "1 file that is not text skipped, e.g. "),
                                      {2, "2 files that are not text skipped, e.g. "}}) {
     if (files == 2) spill(w.path("f/c.txt"), "nor\xff this");
     const Outcome o =
         w.trained("run", {"train_data=" + w.path("f"), "max_steps=1", "overwrite=true"});
     EXPECT_NE(o.out.find(" (" + (words + w.path("f/b.txt")) + ")"), std::string::npos) << o.out;
-    EXPECT_NE(o.out.find("1 file, 1 document, "), std::string::npos) << o.out;
+    EXPECT_NE(o.out.find("2 files, 4 documents, "), std::string::npos) << o.out;
   }
 }
 

@@ -150,6 +150,12 @@ TEST(Quant, WhatBitsandbytesWroteIsReadAsItReadsIt) {
     EXPECT_EQ(row["codec"], first ? "nf4" : "fp4");
     EXPECT_EQ(row["doubled"], first);
     EXPECT_EQ(row["dtype"], first ? "F32" : "F16");
+    int64_t elements = 1;
+    for (const Json& extent : row["shape"]) elements *= extent.get<int64_t>();
+    EXPECT_EQ(row["bytes"], elements * (first ? 4 : 2)) << row;
+    // Half a byte each and a scale a block, of f32 or doubled.
+    EXPECT_GT(row["coded_bytes"], elements / 2) << row;
+    EXPECT_LE(row["coded_bytes"], elements * 3 / 4) << row;
   }
 }
 
