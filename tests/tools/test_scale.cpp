@@ -8,6 +8,7 @@
 #include "layers/models/family.h"
 #include "tests/support/errors.h"
 #include "tools/planner/links.h"
+#include "tools/planner/rank_words.h"
 #include "tools/planner/scale.h"
 
 namespace snug {
@@ -149,6 +150,24 @@ TEST(Scale, RowsHoldThePlansOwnFigures) {
       std::string::npos)
       << text;
   EXPECT_TRUE(text.ends_with("Nothing overlaps.\nthe cost\n")) << text;
+}
+
+// One rank shares nothing, whatever its stage.
+TEST(Scale, StagesAreSaidOfSeveralRanks) {
+  Decisions d;
+  for (d.zero = 0; d.zero <= 3; ++d.zero) {
+    d.ranks = 1;
+    EXPECT_STREQ(zero_words(d), "") << d.zero;
+    d.ranks = 2;
+    const std::string words = zero_words(d),
+                      each = ", each with its piece of the optimizer's states";
+    EXPECT_EQ(words, d.zero == 0   ? ", each with all states"
+                     : d.zero == 1 ? each
+                     : d.zero == 2
+                         ? each + " and gradients"
+                         : ", each with its piece of the optimizer's states, gradients and "
+                           "weights");
+  }
 }
 
 TEST(Links, AreKnownByName) {
