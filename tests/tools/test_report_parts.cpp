@@ -5,8 +5,10 @@
 #include <sstream>
 
 #include "engine/core/units.h"
+#include "tests/tools/markup_fault.h"
 #include "tests/tools/test_report_schedule.h"
 #include "tools/report/markup.h"
+#include "tools/report/pictures.h"
 #include "tools/report/plot.h"
 #include "tools/report/report.h"
 #include "tools/report/side_by_side.h"
@@ -379,6 +381,24 @@ TEST(ReportChart, SpikesSurviveThinning) {
   const std::string html = line_chart("Loss", "step", {s}, true, 100);
   EXPECT_LT(html.size(), 40000u);
   EXPECT_NE(html.find("L543.21 0"), std::string::npos);  // the top of an axis from 0 to 50
+}
+
+// Bars to one scale of what is there, and none of an arena alone.
+TEST(ReportPictures, TiersHaveABarEach) {
+  Plan plan = hand_plan();
+  EXPECT_EQ(tiers_picture(plan), "");
+  plan.engine_bytes = 1000;
+  plan.disk.bytes = 4000;
+  std::string html = tiers_picture(plan);
+  EXPECT_EQ(markup_fault("<!DOCTYPE html>\n" + html), "");
+  EXPECT_TRUE(has(html, "width=\"250\" height=\"26\"><title>arena: " + grouped(1000)));
+  EXPECT_TRUE(has(html, "width=\"1000\" height=\"26\"><title>disk: " + grouped(4000)));
+  EXPECT_FALSE(has(html, "host: "));
+  plan.host_bytes = 2000;
+  html = tiers_picture(plan);
+  EXPECT_TRUE(has(html, "width=\"500\" height=\"26\"><title>host: " + grouped(2000)));
+  EXPECT_TRUE(has(html, "arena 1000 B, host "));
+  EXPECT_TRUE(has(report_html(plan, ReportRun{}), "<h2>Tiers</h2>"));
 }
 
 }  // namespace
