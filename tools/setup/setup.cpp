@@ -27,6 +27,7 @@
 #include "tools/planner/residence.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
+#include "tools/setup/disk_setup.h"
 #include "tools/setup/optimizer_setup.h"
 #include "tools/setup/peft_setup.h"
 #include "tools/setup/plan_file.h"
@@ -101,42 +102,6 @@ ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
     };
     fail(e.code(), placed(e.expected()), placed(e.found()), e.advice());
   }
-}
-
-// States pass between the disk and memory that the host computes on.
-void check_disk(const RunConfig& config, const PlanRequest& r) {
-  if (r.offload_optimizer != "disk") {
-    if (!config.plan.empty()) return;  // which may say so
-    for (const char* key : {"offload_disk", "disk_bandwidth"})
-      if (config.origins.count(key) > 0)
-        tell(stderr, "Note: {} ({}) is nothing without offload_optimizer: disk.\n", key,
-             config.where(key));
-    return;
-  }
-  const std::string asked =
-      fmt::format("offload_optimizer: disk ({})", config.where("offload_optimizer"));
-  if (r.settings.target != Place::cpu)
-    fail(ErrorCode::unsupported, "device: cpu for offload_optimizer: disk",
-         fmt::format("{}, device: {}", asked, device_word(r.settings.target)),
-         "offload_optimizer=cpu, or device=cpu");
-  if (r.ranks > 1)
-    fail(ErrorCode::unsupported, "one rank for offload_optimizer: disk",
-         fmt::format("{}, ranks: {} ({})", asked, config.ranks, config.where("ranks")),
-         "ranks=1, or offload_optimizer=cpu");
-  if (r.offload_params == "cpu")
-    fail(ErrorCode::usage, "offload_optimizer: auto or cpu for offload_params: cpu",
-         fmt::format("{}, offload_params: cpu ({})", asked, config.where("offload_params")),
-         "offload_params=none, or offload_optimizer=cpu");
-  if (!config.offload_disk.empty() && config.target.empty() &&
-      access(config.offload_disk.c_str(), W_OK | X_OK) != 0)
-    fail(ErrorCode::usage, "offload_disk as a folder that is there and can be written to",
-         fmt::format("{} ({}): {}", config.offload_disk, config.where("offload_disk"),
-                     std::strerror(errno)),
-         "leave offload_disk out, for output_dir");
-  if (make_optimizer(r.optimizer)->state_names().empty())
-    fail(ErrorCode::usage, "an optimizer with states for offload_optimizer: disk",
-         fmt::format("{}, optim: {}", asked, config.optim),
-         "offload_optimizer=none, or sgd_momentum=0.9");
 }
 
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
@@ -247,13 +212,6 @@ void make_rewarding(ModelSpec& spec, HeadKind of_folder, const std::optional<Tok
   spec.problem = Problem::regression;
 }
 
-// Of the processor beside a GPU.
-CostModel host_cost(int threads, DType compute) {
-  const std::optional<Calibration> known = resolve_calibration(threads);
-  return known ? calibrated_cost(*known, compute)
-               : CostModel::uncalibrated(plan_instruction_set(), threads);
-}
-
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
   return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors,
                                             10 * room->facts.major + room->facts.minor, compute)
@@ -276,6 +234,12 @@ void check_policies(const RunConfig& config, const Model& model) {
 }
 
 }  // namespace
+
+CostModel host_cost(int threads, DType compute) {
+  const std::optional<Calibration> known = resolve_calibration(threads);
+  return known ? calibrated_cost(*known, compute)
+               : CostModel::uncalibrated(plan_instruction_set(), threads);
+}
 
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
                      int64_t T, std::string* why) {
@@ -502,10 +466,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_disk(config, r);
-  r.settings.disk_folder = !config.offload_disk.empty() ? config.offload_disk
-                           : config.output_dir.empty()  ? "."
-                                                        : config.output_dir;
-  if (config.disk_bandwidth > 0) s.cost->state_disk(static_cast<double>(config.disk_bandwidth));
+  settle_disk(config, r, *s.cost);
   for (const Decision& row : decision_table())
     if (row.check != nullptr) row.check(config, r);
   if (r.ranks > 1)

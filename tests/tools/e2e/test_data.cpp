@@ -86,6 +86,15 @@ TEST(SlowDataForms, TheSameTokensGiveTheSameRun) {
   EXPECT_FALSE(exists(w.path("refused")));
 }
 
+// Nothing is planned for a run that has nothing to learn from.
+TEST(Data, NoneIsSaidBeforeThePlan) {
+  const Workspace w;
+  const Outcome o = w.train("run", {"train_data=null"});
+  EXPECT_EQ(o.code, 2);
+  EXPECT_EQ(o.out.find("hash"), std::string::npos) << o.out;
+  EXPECT_FALSE(exists(w.path("run")));
+}
+
 TEST(DataForms, TheColumnAndItsErrors) {
   const Workspace w;
   spill(w.path("a.jsonl"), jsonl(documents(80), "body"));
@@ -116,6 +125,25 @@ TEST(DataForms, JsonSaysWhatBecameOfTheData) {
   ASSERT_EQ(eval.code, 0) << eval.err;
   EXPECT_NE(Json::parse(eval.out)["data"].get<std::string>().find(said), std::string::npos)
       << eval.out;
+}
+
+// What is skipped is counted, in words that fit the number, and the first of it is named.
+TEST(DataForms, FilesThatAreNoTextAreCounted) {
+  const Workspace w;
+  fs::create_directories(w.path("f"));
+  spill(w.path("f/a.txt"), slurp(w.path("text.txt")));
+  spill(w.path("f/b.txt"), "no\xff text");
+  std::string records;
+  for (int i = 0; i < 3; ++i) records += Json({{"text", slurp(w.path("text.txt"))}}).dump() + "\n";
+  spill(w.path("f/d.jsonl"), records);
+  for (const auto& [files, words] : {std::pair(1, "1 file that is not text skipped, e.g. "),
+                                     {2, "2 files that are not text skipped, e.g. "}}) {
+    if (files == 2) spill(w.path("f/c.txt"), "nor\xff this");
+    const Outcome o =
+        w.trained("run", {"train_data=" + w.path("f"), "max_steps=1", "overwrite=true"});
+    EXPECT_NE(o.out.find(" (" + (words + w.path("f/b.txt")) + ")"), std::string::npos) << o.out;
+    EXPECT_NE(o.out.find("2 files, 4 documents, "), std::string::npos) << o.out;
+  }
 }
 
 // A column that nothing has, and tables without the one that is asked for.
