@@ -16,13 +16,13 @@
 #include "engine/simt/emu.h"
 #include "optim/kahan.h"
 #include "parallel/rank_comm.h"
+#include "tools/costs/save_ring_size.h"
+#include "tools/costs/state_bytes.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
-#include "tools/planner/save_ring_size.h"
-#include "tools/planner/state_bytes.h"
 
 namespace snug {
 namespace {

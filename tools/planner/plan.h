@@ -9,7 +9,7 @@
 #include "engine/blas/kernel_table.h"
 #include "engine/core/units.h"
 #include "tools/config/asked.h"
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 #include "tools/session/computes_on.h"
 #include "tools/session/session.h"
 

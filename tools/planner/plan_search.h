@@ -26,9 +26,9 @@
 #include <vector>
 
 #include "engine/memory/planner.h"
-#include "tools/planner/block_options.h"
+#include "tools/costs/block_options.h"
+#include "tools/costs/stack_plans.h"
 #include "tools/planner/plan.h"
-#include "tools/planner/stack_plans.h"
 
 namespace snug {
 
