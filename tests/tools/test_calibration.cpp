@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/checkpoint/pinning.h"
-#include "tools/planner/kernel_choices.h"
+#include "tools/costs/kernel_choices.h"
 #include "tools/setup/pinned_kernels.h"
 #include "tools/setup/setup.h"
 

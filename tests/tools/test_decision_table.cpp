@@ -50,6 +50,12 @@ TEST(DecisionTable, ADecisionGoesThroughFilesAndRequestsUnchanged) {
       row.fix(d, r);
       EXPECT_EQ(row.asked_for(r), value.is_number() ? value.dump() : value.get<std::string>());
       EXPECT_TRUE(words.insert(row.in_words(d)).second) << row.in_words(d);
+      Decisions copied, decided, set;
+      row.copy(d, copied);
+      row.decide(r, decided);
+      row.set(row.text(d), set);
+      for (const Decisions* same : {&copied, &decided, &set})
+        EXPECT_TRUE(same_decisions(*same, d)) << row.text(*same);
       for (const nlohmann::json& other : values_of(row))
         EXPECT_EQ(same_decisions(d, reads(row, other)), value == other) << other;
     }
@@ -67,6 +73,19 @@ TEST(DecisionTable, EachHasANameAndAKeyThatIsThere) {
     row.ask(config, r);
     EXPECT_EQ(row.asked_for(r), "") << row.name << ": left open unless it is set";
   }
+}
+
+TEST(DecisionTable, ARequestOfNoConfigurationAsksForNothingOfTheHostAndTriesNothing) {
+  const PlanRequest r;
+  int tried = 0;
+  for (const Decision& row : decision_table()) {
+    const bool host = std::holds_alternative<const ResidenceKey*>(row.decided);
+    tried += row.tries != nullptr ? 1 : 0;
+    if (host || row.tries != nullptr) {
+      EXPECT_EQ(row.asked_for(r), row.text(Decisions())) << row.name;
+    }
+  }
+  EXPECT_GE(tried, 1);
 }
 
 TEST(DecisionTable, FilesThatLackOneHaveItsFirstValueOrAreRefused) {

@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/planner/block_options.h"
+#include "tools/costs/block_options.h"
 #include "tools/planner/ladder.h"
 #include "tools/planner/plan.h"
 #include "tools/planner/plan_search.h"

@@ -7,9 +7,9 @@
 
 #include "layers/models/family.h"
 #include "tests/support/errors.h"
-#include "tools/planner/links.h"
+#include "tools/costs/links.h"
 #include "tools/planner/rank_words.h"
-#include "tools/planner/scale.h"
+#include "tools/report/scale.h"
 
 namespace snug {
 namespace {

@@ -17,7 +17,7 @@
 #include "tools/checkpoint/arena_values.h"
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/saved_state.h"
-#include "tools/planner/state_bytes.h"
+#include "tools/costs/state_bytes.h"
 
 namespace snug {
 

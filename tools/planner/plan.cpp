@@ -16,13 +16,13 @@
 #include "engine/simt/emu.h"
 #include "optim/kahan.h"
 #include "parallel/rank_comm.h"
+#include "tools/costs/save_ring_size.h"
+#include "tools/costs/state_bytes.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
-#include "tools/planner/save_ring_size.h"
-#include "tools/planner/state_bytes.h"
 
 namespace snug {
 namespace {
@@ -124,9 +124,8 @@ int64_t free_bytes_now(const PlanRequest& r) {
 }
 
 int64_t forget_free_bytes(PlanRequest& r, bool other_budgets) {
-  const bool away = r.use_host || r.paged_states || r.offload_params == "cpu" ||
-                    r.offload_embedding == "cpu" || r.offload_optimizer == "cpu" ||
-                    r.offload_gradients == "cpu" || (!r.offload.none() && !r.offload.open());
+  bool away = r.use_host || r.paged_states || (!r.offload.none() && !r.offload.open());
+  for (const ResidenceKey& key : residence_keys()) away = away || r.*key.asked == "cpu";
   if (away || r.settings.target == Place::cuda || (r.reserve > 0 && !other_budgets)) return 0;
   return std::exchange(r.free_bytes, 0);
 }

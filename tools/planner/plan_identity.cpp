@@ -1,5 +1,5 @@
 // What makes a plan this plan: the facts that it was made for, its seal, the hash that must come
-// out again; and words for what of it is the machine's and the host's.
+// out again; and the machine's instruction set.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -20,18 +20,6 @@ const char* plan_instruction_set() {
   if (matmul_available(MatmulKernel::avx512)) return "avx512";
   if (matmul_available(MatmulKernel::avx2)) return "avx2";
   return "generic";
-}
-
-std::string rests_with_host(const Decisions& d) {
-  std::vector<const char*> list;
-  if (d.offload_params) list.push_back("the layers' weights");
-  if (d.offload_tables) list.push_back("the frozen embedding");
-  if (d.offload_gradients) list.push_back("the layers' gradients");
-  if (d.offload_optimizer) list.push_back("the optimizer's state");
-  std::string text;
-  for (size_t i = 0; i < list.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " and ") + std::string(list[i]);
-  return text;
 }
 
 PlanFacts plan_facts(const PlanRequest& r) {

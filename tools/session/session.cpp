@@ -173,20 +173,16 @@ const Program& Session::record_block(const std::function<void(Context&, Runtime&
 StorePolicy Session::store_policy() const {
   const Precision& precision = model_.precision();
   const Decisions& d = decisions_;
-  return {.compute = precision.compute,
-          .trains = d.micro_batch > 0,
-          .separate_master = precision.separate_master(),
-          .gradients = d.gradients,
-          .states = optimizer_->states(model_.params()),
-          .update_in_backward = d.update_in_backward,
-          .offload_states = d.offload_optimizer,
-          .states_on_disk = d.states_on_disk,
-          .offload_weights = d.offload_params,
-          .offload_tables = d.offload_tables,
-          .offload_gradients = d.offload_gradients,
-          .update_on_host = d.update_on_host,
-          .comm = comm_,
-          .zero = d.zero};
+  StorePolicy p;
+  static_cast<Homes&>(p) = d;
+  p.compute = precision.compute;
+  p.trains = d.micro_batch > 0;
+  p.separate_master = precision.separate_master();
+  p.gradients = d.gradients;
+  p.states = optimizer_->states(model_.params());
+  p.comm = comm_;
+  p.zero = d.zero;
+  return p;
 }
 
 void Session::make_residents() {

@@ -14,7 +14,7 @@
 #include "optim/settings.h"
 #include "parallel/launch.h"
 #include "parallel/rendezvous.h"
-#include "tools/planner/links.h"
+#include "tools/costs/links.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
 #include "tools/session/tell.h"

@@ -104,33 +104,6 @@ ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
   }
 }
 
-// Weights with the host are updated where the optimizer's state is, and read as they are.
-void check_offload_params(const RunConfig& config, const PlanRequest& r) {
-  if (r.offload_params != "cpu") return;
-  if (r.offload_optimizer == "none")
-    fail(ErrorCode::usage, "the optimizer's state with the host too, for offload_params",
-         fmt::format("offload_optimizer: none ({})", config.where("offload_optimizer")),
-         "offload_optimizer=cpu, or offload_params=none");
-  if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
-    fail(ErrorCode::usage, "no packed copies of weights that rest with the host",
-         fmt::format("packed_weights: {} ({})", config.packed_weights,
-                     config.where("packed_weights")),
-         "packed_weights=none, or offload_params=none");
-}
-
-// A table that is trained has a gradient, and one that the head shares is read whole.
-void check_offload_embedding(const RunConfig& config, const PlanRequest& r) {
-  const ParamTable& table = r.model->params();
-  if (r.offload_embedding != "cpu" || table.tables_first() < table.flat_elements()) return;
-  const bool tied = r.model->spec().tied;
-  fail(ErrorCode::usage, "a frozen embedding that the head does not share, for offload_embedding",
-       fmt::format("offload_embedding: cpu ({}), and an embedding that is {}",
-                   config.where("offload_embedding"), tied ? "the head too" : "trained"),
-       tied                          ? "offload_embedding=auto"
-       : r.model->adapters().empty() ? "offload_embedding=auto, or freeze=wte"
-                                     : "offload_embedding=auto, or modules_to_save without it");
-}
-
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   AttentionSpec attention;
   const ModelSpec& spec = model.spec();
@@ -494,8 +467,8 @@ RunSetup make_setup(RunConfig config, bool looks) {
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_disk(config, r);
   settle_disk(config, r, *s.cost);
-  check_offload_params(config, r);
-  check_offload_embedding(config, r);
+  for (const Decision& row : decision_table())
+    if (row.check != nullptr) row.check(config, r);
   if (r.ranks > 1)
     settle_ranks(config, r);
   else if (config.transport == "mpi")
