@@ -89,6 +89,7 @@ const AdapterMethod& p_tuning_method() {
       .constants = {{"encoder_num_layers", "2"}, {"encoder_dropout", "0.0"}},
       .markers = {".prompt_encoder."},
       .ranked = false,
+      .apart = "whose virtual tokens lie in front of every sequence",
       .front = true,
       .encodes = [](const C&) { return true; },
       .kind = [](const C& c) -> const AdapterKind& {

@@ -155,6 +155,7 @@ const AdapterMethod& prefix_tuning_method() {
       .constants = {{"init_weights", "null"}},
       .markers = {".prompt_embeddings", ".prompt_encoder."},
       .ranked = false,
+      .apart = "whose virtual tokens lie in front of every sequence",
       .front = true,
       .front_keys = true,
       .encodes = [](const C& c) { return c.prefix_projection; },

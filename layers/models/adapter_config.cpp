@@ -290,7 +290,7 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
             {"task_type", task ? json(task) : json(nullptr)},
             {"inference_mode", true},
             {"modules_to_save", null_or(saved_modules(model, config))}};
-  if (!method.front) c["target_modules"] = names.targets;
+  if (method.has("target_modules")) c["target_modules"] = names.targets;
   for (const AdapterField& field : method.fields)
     c[std::string(field.key)] = std::visit(FieldWriter{config}, field.value);
   if (method.front) c.update(front_fields(model.spec(), config));

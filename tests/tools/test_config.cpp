@@ -47,6 +47,7 @@ std::string companions(std::string_view key) {
   if (key == "d_initial" || key == "projection_prng_key") return "peft: vera\n";
   if (key == "num_virtual_tokens" || key.starts_with("prompt_tuning_"))
     return "peft: prompt_tuning\n";
+  if (key == "reduction_factor") return "peft: houlsby\n";
   if (key == "encoder_hidden_size") return "peft: p_tuning\n";
   if (key == "prefix_projection") return "peft: prefix_tuning\n";
   for (const char* adapter :

@@ -115,6 +115,9 @@ std::vector<Key> adapter_keys() {
        .field = &C::num_virtual_tokens,
        .doc = "of peft: prompt_tuning, p_tuning and prefix_tuning, how many tokens of their own every sequence begins "
               "with, beside the max_length that it has", .example = "8", .range = {.min = 1, .max = 1 << 20}},
+      {.name = "reduction_factor", .section = "adapters", .kind = K::integer, .field = &C::reduction_factor,
+       .doc = "of peft: houlsby and pfeiffer, the model's width over that of the bottlenecks", .example = "8",
+       .range = {.min = 1, .max = 1 << 20}},
       {.name = "encoder_hidden_size", .section = "adapters", .kind = K::integer,
        .field = &C::encoder_hidden_size,
        .doc = "of peft: p_tuning, and of prefix_tuning with prefix_projection, the width inside the MLP that makes these "

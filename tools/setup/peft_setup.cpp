@@ -253,7 +253,10 @@ void settle_first_text(const std::optional<Tokenizer>& tokenizer, const std::str
 PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
                           const std::string& folder) {
   if (const AdapterMethod& method = adapter_method(config.method);
-      folder.empty() && spec.linear_in_out && !method.front && !method.has("fan_in_fan_out"))
+      folder.empty() && !method.places.empty())
+    tell(stderr, "Note: PEFT has none of {}: the folder has its form, and is Snug's alone.\n",
+         method.title);
+  else if (folder.empty() && spec.linear_in_out && !method.front && !method.has("fan_in_fan_out"))
     tell(stderr,
          "Note: PEFT has no {} for modules of this model, which are Conv1D: the adapter is Snug's "
          "alone, or the model's once it is merged.\n",
