@@ -251,6 +251,7 @@ class Reader {
     const auto n = static_cast<size_t>(front.count);
     tokens_.insert(tokens_.begin(), n, 0);
     front.write(tokens_.data());
+    if (!front.asked && !row_labels_.empty()) row_labels_.front() = kIgnoredLabel;
     row_labels_.insert(row_labels_.begin(), n, kIgnoredLabel);
   }
 
@@ -516,7 +517,7 @@ uint64_t rows_fingerprint(const std::vector<CorpusFile>& files, const Tokenizer*
   for (const int64_t number :
        {static_cast<int64_t>(o.kind), o.header ? int64_t{*o.header} : 2, int64_t{o.labels},
         o.max_length, static_cast<int64_t>(o.problem_type), o.vocab_size, int64_t{o.places},
-        int64_t{o.marked}, o.front.count})
+        int64_t{o.marked}, o.front.asked ? o.front.count : -o.front.count})
     add(std::to_string(number));
   if (o.chat) add(fingerprint_text(o.chat->fingerprint()));
   if (o.pairs) add("pairs " + fingerprint_text(o.pairs->fingerprint()));

@@ -28,10 +28,17 @@ struct PeftConfig {
   int64_t num_virtual_tokens = 0;
   std::string prompt_init = "RANDOM", prompt_init_text;
   std::vector<int32_t> prompt_init_tokens;  // those of the text; of no folder
-  double d_initial = 0.1;                   // of vera: what l_d begins with
-  int64_t projection_prng_key = 0;          // and what its matrices follow from
-  std::string init = "true";                // of A: true (as torch.nn.Linear) | gaussian
-  std::string bias = "none";                // none | all | lora_only: which are trained
+  // Of p_tuning and prefix_tuning: what makes these rows while they are trained, the width inside (0: that of
+  // what it makes of a token), and whether it is there, which it is in no folder of PEFT's.
+  std::string encoder_type = "MLP";
+  int64_t encoder_hidden_size = 0;
+  bool prefix_projection = false;  // prefix_tuning has one
+  bool encoded = false;
+  int64_t reduction_factor = 16;    // of bottlenecks: the width over theirs
+  double d_initial = 0.1;           // of vera: what l_d begins with
+  int64_t projection_prng_key = 0;  // and what its matrices follow from
+  std::string init = "true";        // of A: true (as torch.nn.Linear) | gaussian
+  std::string bias = "none";        // none | all | lora_only: which are trained
   // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.
   // A classifier's output is always among them.
   std::vector<std::string> modules_to_save;

@@ -9,8 +9,10 @@
 namespace snug {
 
 std::span<const AdapterMethod* const> adapter_methods() {
-  static const std::array rows = {&lora_method(), &ia3_method(), &vera_method(), &miss_method(),
-                                  &prompt_tuning_method()};
+  static const std::array rows = {
+      &lora_method(),          &ia3_method(),           &vera_method(),
+      &miss_method(),          &prompt_tuning_method(), &p_tuning_method(),
+      &prefix_tuning_method(), &houlsby_method(),       &pfeiffer_method()};
   return rows;
 }
 

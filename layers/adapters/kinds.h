@@ -58,7 +58,14 @@ struct AdapterMethod {
   bool square = true;   // ... the smaller width of its module; else what it reads
   bool bounded = true;  // else of any size
   bool tables = false;  // may be of a table of embeddings too
-  bool front = false;   // of no module: virtual tokens in front of every sequence
+  // Of linear layers whose names end so, separated by spaces, and of no choice of modules.
+  std::string_view places = "";
+  bool reads_sum = false;  // reads a residual sum, which a block with norms before its branches has
+  std::string_view apart = "";  // why no weight takes it up; empty: one does
+  bool front = false;           // of no module: virtual tokens in front of every sequence,...
+  bool front_keys = false;      // ... which are keys and values of every layer
+  // Whether these are made by an encoder in training, of whose parameters PEFT's files have none.
+  bool (*encodes)(const PeftConfig& config) = nullptr;
   const AdapterKind& (*kind)(const PeftConfig& config) = nullptr;
   // Of a module, whose rank and alpha are known (rank_pattern, alpha_pattern): its piece and what of its
   // layer's adapter it says.

@@ -54,6 +54,7 @@ const AdapterMethod& prompt_tuning_method() {
       .refused = "modules_to_save",
       .markers = {".prompt_embeddings"},
       .ranked = false,
+      .apart = "whose virtual tokens lie in front of every sequence",
       .front = true,
       .kind = [](const C&) -> const AdapterKind& { return kPromptTuning; },
       .settle = [](const C&, double, AdapterPiece&, LinearAdapter&) {},

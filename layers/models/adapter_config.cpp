@@ -11,6 +11,7 @@
 #include "engine/io/json.h"
 #include "layers/adapters/kinds.h"
 #include "layers/models/adapter_files.h"
+#include "layers/models/front_tokens.h"
 
 namespace snug {
 namespace {
@@ -213,13 +214,20 @@ std::vector<std::string> saved_modules(const Model& model, const PeftConfig& con
 
 // What PEFT has of the model beside virtual tokens.
 json front_fields(const ModelSpec& spec, const PeftConfig& config) {
+  const AdapterMethod& method = adapter_method(config.method);
+  json c = {{"token_dim", front_width(spec, method)},
+            {"num_transformer_submodules", 1},
+            {"num_attention_heads", method.front_keys ? spec.G : spec.H},
+            {"num_layers", spec.L}};
+  if (method.encodes) {
+    c["encoder_hidden_size"] =
+        config.encoder_hidden_size > 0 ? config.encoder_hidden_size : front_width(spec, method);
+    return c;
+  }
   const bool text = config.prompt_init == "TEXT" && !config.base.empty();
-  return {{"token_dim", spec.C},
-          {"num_transformer_submodules", 1},
-          {"num_attention_heads", spec.H},
-          {"num_layers", spec.L},
-          {"tokenizer_name_or_path", text ? json(config.base) : json(nullptr)},
-          {"tokenizer_kwargs", nullptr}};
+  c["tokenizer_name_or_path"] = text ? json(config.base) : json(nullptr);
+  c["tokenizer_kwargs"] = nullptr;
+  return c;
 }
 
 json null_or(const std::vector<std::string>& list) {
@@ -282,12 +290,10 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
             {"task_type", task ? json(task) : json(nullptr)},
             {"inference_mode", true},
             {"modules_to_save", null_or(saved_modules(model, config))}};
-  if (method.front)
-    c.update(front_fields(model.spec(), config));
-  else
-    c["target_modules"] = names.targets;
+  if (method.has("target_modules")) c["target_modules"] = names.targets;
   for (const AdapterField& field : method.fields)
     c[std::string(field.key)] = std::visit(FieldWriter{config}, field.value);
+  if (method.front) c.update(front_fields(model.spec(), config));
   for (const auto& [key, value] : method.constants) c[key] = json::parse(value);
   if (method.has("exclude_modules")) c["exclude_modules"] = nullptr;
   if (method.has("fan_in_fan_out")) c["fan_in_fan_out"] = model.spec().linear_in_out;

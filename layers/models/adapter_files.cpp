@@ -11,6 +11,7 @@
 #include "engine/io/json.h"
 #include "engine/io/safetensors_pieces.h"
 #include "layers/adapters/kinds.h"
+#include "layers/adapters/prompt_encoder.h"
 #include "layers/models/weights.h"
 
 namespace snug {
@@ -128,6 +129,24 @@ std::string trained_base_form(const std::string& folder) {
   return said == file.metadata().end() ? "full" : said->second;
 }
 
+bool has_encoder(const std::string& folder) {
+  const std::string path = folder + "/" + kAdapterWeights;
+  if (!safetensors_there(path)) return false;
+  const SafetensorsReader file(path);
+  return std::any_of(file.tensors().begin(), file.tensors().end(),
+                     [](const SafeTensor& t) { return t.name.starts_with(kPromptEncoder); });
+}
+
+std::vector<ModelResult> adapter_results(const Model& model) {
+  std::vector<ModelResult> list;
+  for (const auto& [layer, adapter] : model.adapters()) {
+    const AdaptedLayer place = adapted_layer_of(model, layer);
+    if (const std::optional<AdapterResult> of = adapter.kind->result(place))
+      list.push_back({place, *of});
+  }
+  return list;
+}
+
 void check_adapter_base(const SafetensorsReader& file, const std::string& base) {
   const auto said = file.metadata().find("snug_base");
   if (base.empty() || said == file.metadata().end() || said->second == base) return;
@@ -193,6 +212,10 @@ std::vector<std::string> load_adapter(Context& ctx, const Model& model, const st
   check_adapter_base(reader, base);
   std::set<std::string> used;
   check_shared(reader, model, used);
+  for (const ModelResult& result : adapter_results(model)) used.insert(result.tensor.name);
+  if (model.front().count > 0)  // beside rows that are read as they are
+    for (const SafeTensor& t : reader.tensors())
+      if (t.name.starts_with(kPromptEncoder)) used.insert(t.name);
   read_weights(
       ctx, model,
       [&](int param) {

@@ -42,6 +42,14 @@ const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo&
 // How the frozen base rested when the adapter of a folder was trained (base_form() of peft.h): full
 // where its file does not say, as PEFT's do not.
 std::string trained_base_form(const std::string& folder);
+// Whether the file of a folder has what encodes its virtual tokens, by which training goes on.
+bool has_encoder(const std::string& folder);
+// What files have of a model's adapters beside parameters.
+struct ModelResult {
+  AdaptedLayer layer;
+  AdapterResult tensor;
+};
+std::vector<ModelResult> adapter_results(const Model& model);
 // Throws data if the file names another base than the one of this fingerprint.
 void check_adapter_base(const SafetensorsReader& file, const std::string& base);
 

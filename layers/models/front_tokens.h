@@ -9,6 +9,10 @@ namespace snug {
 // model; usage: as many tokens as positions, or more.
 PeftModel resolve_front(const ModelSpec& spec, const PeftConfig& config);
 
+// PEFT's token_dim of such a method: what it has of a token, of a prefix those of a layer's keys.
+struct AdapterMethod;
+int64_t front_width(const ModelSpec& spec, const AdapterMethod& method);
+
 // What a model comes to once its adapters are known.
 void finish_peft(const ModelSpec& spec, const PeftConfig& config, PeftModel& result);
 

@@ -66,7 +66,7 @@ class Model {
   const ParamTable& params() const { return params_; }
   const Adapters& adapters() const { return adapters_; }
   // Virtual tokens V, V+1, ..., which every sequence of a batch begins with; 0: none.
-  FrontTokens front() const { return {front_tokens(adapters_), spec_.V}; }
+  FrontTokens front() const { return {front_tokens(adapters_), spec_.V, front_asked(adapters_)}; }
   // The head that reads rows; null for a causal LM.
   const RowsHead* rows_head() const { return rows_head_ ? &*rows_head_ : nullptr; }
   // The lowest layer that backward reaches; L if it reaches none.

@@ -202,6 +202,21 @@ std::vector<std::string> default_feedforward(const std::vector<Module>& modules)
   return paths;
 }
 
+// Of a method that has its places in every block. Throws unsupported where a block has no sum to read.
+std::vector<std::string> placed_targets(const AdapterMethod& method, const ModelSpec& spec,
+                                        const std::vector<Module>& modules) {
+  if (method.reads_sum && spec.placement != NormPlacement::pre &&
+      spec.placement != NormPlacement::parallel)
+    fail(ErrorCode::unsupported,
+         fmt::format("a model with norms before its branches for peft: {}", method.name),
+         fmt::format("{}, which has norms behind them", spec.family), "peft=houlsby");
+  std::vector<std::string> paths;
+  for (const Module& m : modules)
+    if (m.number >= 0 && has_word(method.places, m.layer.substr(m.layer.find('.', 2) + 1)))
+      paths.push_back(m.path);
+  return paths;
+}
+
 std::vector<std::string> default_scaled(const std::vector<Module>& modules) {
   std::vector<std::string> names;
   for (const Module& m : modules)
@@ -328,6 +343,7 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   std::vector<std::string> feedforward = config.feedforward_modules;
   if (words.empty() && method.scales && feedforward.empty())
     feedforward = default_feedforward(modules);
+  if (!method.places.empty()) words = placed_targets(method, spec, modules);
   if (words.empty()) words = method.scales ? default_scaled(modules) : default_targets(modules);
   Targets targets("target_modules", words, config.target_expression),
       excluded("exclude_modules", config.exclude_modules, config.exclude_expression);
@@ -360,6 +376,7 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     adapter.kind = &method.kind(config);
     if (!method.ranked) {
       add_scale(adapter, m, inputs.match(m.path), modules);
+      method.settle(config, 0, adapter.pieces.back(), adapter);
       continue;
     }
     AdapterPiece piece = m.piece;

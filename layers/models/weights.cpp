@@ -432,6 +432,8 @@ SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::str
       specs.push_back(
           {piece.names.front(), safe_dtype(dtype), file_shape(model.params()[i], piece.rows)});
   }
+  for (const ModelResult& result : adapter_results(model))
+    specs.push_back({result.tensor.name, safe_dtype(dtype), result.tensor.shape});
   SafeMetadata metadata = {{"format", "pt"}};
   if (!base.empty()) metadata["snug_base"] = base;
   if (const WeightCodes* codes = model.params().codes()) metadata[kBaseFormKey] = codes->text();
@@ -534,6 +536,21 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
       writer.end();
       first += piece.rows * row;
     }
+  }
+  for (const ModelResult& result : adapter_results(model)) {
+    const SafeSpec& spec = layout.tensors()[tensor++];
+    const std::vector<float> values =
+        result.layer.adapter->kind->result_values(result.layer, [&](const std::string& name) {
+          const ParamInfo& p = model.params()[model.params().find(name)];
+          std::vector<float> own(static_cast<size_t>(p.elements()));
+          read_values(own.data(), p.offset, p.elements());
+          return own;
+        });
+    writer.begin(spec.name);
+    const int64_t block = rows_per_block(1), all = static_cast<int64_t>(values.size());
+    for (int64_t at = 0; at < all; at += block)
+      append_values(writer, values.data() + at, std::min(block, all - at), spec.dtype, staging);
+    writer.end();
   }
   writer.commit();
 }

@@ -47,6 +47,19 @@ int64_t front_tokens(const Adapters& adapters) {
   return most;
 }
 
+bool front_asked(const Adapters& adapters) {
+  return std::none_of(adapters.begin(), adapters.end(),
+                      [](const auto& of) { return of.second.front_keys; });
+}
+
+InPlace keys_in_front(Wiring& w, const InPlace& behind) {
+  if (!w.adapters) return behind;
+  for (const auto& [name, adapter] : *w.adapters)
+    if (adapter.front > 0)
+      return adapter.kind->keys_in_front(w, {name, "", &adapter, adapter.in, 0}, behind);
+  return behind;
+}
+
 int add_adapter_param(Wiring& w, const AdapterParam& param) {
   return w.param({.name = Name(param.name),
                   .shape = param.shape,
@@ -70,6 +83,10 @@ std::shared_ptr<const AdapterSum> AdapterKind::table_sum(Wiring&, const AdaptedL
 
 TokensInFront AdapterKind::in_front(Wiring&, const AdaptedLayer&) const {
   return {};
+}
+
+InPlace AdapterKind::keys_in_front(Wiring&, const AdaptedLayer&, const InPlace& behind) const {
+  return behind;
 }
 
 int AdapterKind::in_place_of(Wiring&, const AdaptedLayer&, const LinearParams&, const char*, int,

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,10 @@ struct LinearAdapter {
       nullptr;         // A and B made of the weight (layers/adapters/first_weights.h)
   int64_t rounds = 0;  // of such a way; 0: it has none
   int64_t front = 0;   // virtual tokens in front of every sequence
+  // Of these: whether they are keys and values of every layer alone, of so many numbers a token and layer
+  // together; and the width of what they are encoded by, 0: they are parameters themselves.
+  bool front_keys = false;
+  int64_t keys_width = 0, layers = 0, encoder = 0;
   std::vector<int32_t> first_tokens = {};  // whose rows these begin as; empty: they are drawn
   int64_t rank() const;                    // of all pieces
 };
@@ -88,11 +93,22 @@ struct AdaptedLayer {
 AdaptedLayer adapted_layer(const Wiring& w, const std::string& stage, const char* name, int64_t in,
                            int64_t out);
 
-// Virtual tokens in front of every sequence.
+// Virtual tokens in front of every sequence, as the table of tokens has them.
 struct TokensInFront {
   int64_t count = 0;
-  int param = -1;  // (count,C)
+  int param = -1;  // (count,C), or...
+  int slot = -1;   // ... what stages before make; neither: rows that no layer's keys follow from
+  std::vector<int> shared =
+      {};  // parameters that the layers read, whose gradients are complete there
 };
+
+// A tensor of files that follows from parameters of an adapter, which PEFT reads in their place.
+struct AdapterResult {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+// The values of a parameter, by its name in the table.
+using ParamValues = std::function<std::vector<float>(const std::string& param)>;
 
 // What an adapter adds to what its layer makes.
 class AdapterSum {
@@ -141,6 +157,13 @@ class AdapterKind {
   virtual std::shared_ptr<const AdapterSum> table_sum(Wiring& w, const AdaptedLayer& layer) const;
   // Virtual tokens, of a table.
   virtual TokensInFront in_front(Wiring& w, const AdaptedLayer& layer) const;
+  // Of such that are keys and values: what is behind those of layer w.layer, before it `behind`.
+  virtual InPlace keys_in_front(Wiring& w, const AdaptedLayer& layer, const InPlace& behind) const;
+  // What files have beside the parameters; nothing unless it says.
+  virtual std::optional<AdapterResult> result(const AdaptedLayer&) const { return std::nullopt; }
+  virtual std::vector<float> result_values(const AdaptedLayer&, const ParamValues&) const {
+    return {};
+  }
   // Stages in place of the layer's, behind input(); the slot of y, or -1: the layer has its own.
   virtual int in_place_of(Wiring& w, const AdaptedLayer& layer, const LinearParams& params,
                           const char* slot, int x, const BehindProduct& behind) const;
@@ -160,8 +183,12 @@ std::vector<AdaptedLayer> layers_of(const Adapters& adapters, const AdapterKind&
 // The kinds that there are.
 std::vector<const AdapterKind*> kinds_of(const Adapters& adapters);
 
-// Virtual tokens in front of every sequence; 0: none.
+// Virtual tokens in front of every sequence; 0: none. And whether the last of them is asked for the first token
+// of the text.
 int64_t front_tokens(const Adapters& adapters);
+bool front_asked(const Adapters& adapters);
+// `behind`, and then the keys and values of virtual tokens, where adapters have some.
+InPlace keys_in_front(Wiring& w, const InPlace& behind);
 
 // The parameter of an adapter, added to the table of a part.
 int add_adapter_param(Wiring& w, const AdapterParam& param);

@@ -188,6 +188,8 @@ int qk_norm(Wiring& w, int heads, const InPlace& behind) {
   n.rstdq = statistic("rstdq", n.count(false));
   n.rstdk = statistic("rstdk", n.count(true));
   const std::vector<int> read = {heads, n.rstdq, n.rstdk};
+  std::vector<int> params = {n.weight};
+  params.insert(params.end(), behind.params.begin(), behind.params.end());
   w.body.add_stage({.name = Name("qk_norm"),
                     .inputs = {heads},
                     .outputs = {n.qkv, n.rstdq, n.rstdk},
@@ -201,7 +203,7 @@ int qk_norm(Wiring& w, int heads, const InPlace& behind) {
                           if (behind.backward) behind.backward(ctx, p, p.gradient(n.qkv));
                           qk_norm_backward(ctx, p, n);
                         },
-                    .params = {n.weight},
+                    .params = params,
                     .for_params = read,
                     .for_inputs = read,
                     .gradients = {heads}});

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "engine/memory/pass.h"
 
@@ -11,6 +12,7 @@ namespace snug {
 // What is done to y in place behind the product, and to its gradient before it.
 struct InPlace {
   std::function<void(Context&, Pass&, const View&y)> forward, backward;
+  std::vector<int> params = {};  // whose gradients it makes, of the gradient of y alone
 };
 
 // The dropout of a branch before it is added to the residual stream.

@@ -34,7 +34,7 @@ LinearShape down_shape(const ModelSpec& s) {
 // What attention makes of x, before the projection.
 int attention_branch(Wiring& w, int x) {
   const ModelSpec& s = w.spec;
-  const InPlace turn = rotary(s, w.layer);
+  const InPlace turn = keys_in_front(w, rotary(s, w.layer));
   const auto product = [&](const char* slot, const InPlace& behind) {
     return w.in(kAttention, linear(w, "qkv", slot, qkv_shape(s), x, behind));
   };

@@ -99,6 +99,7 @@ int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& sh
               },
           .gradients = {x}};
   declare(s, params, sum.get(), x);
+  s.params.insert(s.params.end(), behind.params.begin(), behind.params.end());
   w.body.add_stage(std::move(s));
   return y;
 }

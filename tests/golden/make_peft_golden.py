@@ -53,10 +53,20 @@ rounded to float32 and only then used in float64.
     ap    decoder_a  prompt tuning: Llama
     aq    decoder_f  prompt tuning: Gemma, whose table is scaled; tied
     ar    decoder_b  prompt tuning over NF4
+    as    gpt2_a     P-tuning: positions that are learned
+    at    decoder_a  P-tuning: Llama, a width of its own inside
+    au    decoder_f  P-tuning: Gemma, whose table is scaled; tied
+    av    gpt2_a     prefix tuning: positions that are learned
+    aw    decoder_a  prefix tuning: Llama, two query heads a key head
+    ax    decoder_e  prefix tuning: Qwen3, norms of queries and keys
+    ay    decoder_b  prefix tuning with prefix_projection, over NF4
+    az    decoder_g  prefix tuning with prefix_projection: GPT-NeoX, rows head by head
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
 loss, adamw_losses, adamw_grad_norms (F64). With virtual tokens logits begin with theirs, and the last of them is
-asked for the first token, as by labels that PEFT is given. Metadata: base, adapter_config (as PEFT writes it), adamw,
+asked for the first token, as by labels that PEFT is given; of a prefix they do not, and nothing is asked of it. What
+an encoder makes, which PEFT saves in its place, is prompt_embeddings; the encoder's own tensors are
+prompt_encoder.<name in PEFT's module>. Metadata: base, adapter_config (as PEFT writes it), adamw,
 seed. Where A and B are made of the weights (x to aa), first.<name> and first_loss are what PEFT begins with. The script asserts that a new adapter leaves the base's loss as it is, and that the merged model has the
 adapter's, both to 1e-12. Of i to m, r and w every linear weight of the blocks was replaced by what bitsandbytes decodes its
 codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes.
@@ -73,7 +83,8 @@ import numpy as np
 import peft
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, MissConfig, PromptTuningConfig, VeraConfig, get_peft_model, get_peft_model_state_dict
+from peft import IA3Config, LoraConfig, MissConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, VeraConfig
+from peft import get_peft_model, get_peft_model_state_dict
 from peft.utils.loftq_utils import _low_rank_decomposition
 from safetensors import safe_open
 
@@ -87,7 +98,7 @@ def case(seed, base, task, four_bits=None, method=LoraConfig, first=None, **conf
     return {"seed": seed, "base": base, "task": task, "four_bits": four_bits, "method": method, "first": first, "config": config}
 
 
-IN_FRONT = (PromptTuningConfig,)  # methods of virtual tokens, which every sequence begins with
+IN_FRONT = (PromptTuningConfig, PromptEncoderConfig, PrefixTuningConfig)  # methods of virtual tokens, which every sequence begins with
 
 CASES = {
     # transposed layers; queries, keys and values in one module
@@ -153,6 +164,15 @@ CASES = {
     "ap": case(442, "decoder_a", "CAUSAL_LM", method=PromptTuningConfig, num_virtual_tokens=4),
     "aq": case(443, "decoder_f", "CAUSAL_LM", method=PromptTuningConfig, num_virtual_tokens=2),
     "ar": case(444, "decoder_b", "CAUSAL_LM", four_bits="nf4", method=PromptTuningConfig, num_virtual_tokens=3),
+    "as": case(445, "gpt2_a", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=3),
+    "at": case(446, "decoder_a", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=4, encoder_hidden_size=10),
+    "au": case(447, "decoder_f", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=2, encoder_hidden_size=6),
+    "av": case(448, "gpt2_a", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3),
+    "aw": case(449, "decoder_a", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=4),
+    "ax": case(450, "decoder_e", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=2),
+    "ay": case(451, "decoder_b", "CAUSAL_LM", four_bits="nf4", method=PrefixTuningConfig, num_virtual_tokens=3, prefix_projection=True,
+               encoder_hidden_size=5),
+    "az": case(452, "decoder_g", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3, prefix_projection=True),
     "ah": case(434, "decoder_a", "CAUSAL_LM", first="fa", r=2, lora_alpha=6, target_modules="all-linear"),
 }
 
@@ -161,6 +181,8 @@ def draw(name, shape, rng, value=None):
     """Adapters large enough that they matter beside the weights; scales about what they are."""
     if "magnitude" in name or "ia3_l" in name:
         return (value.numpy() * (1 + 0.15 * rng.standard_normal(shape))).astype(np.float32)
+    if "mlp_head" in name or "transform" in name:
+        return (rng.standard_normal(shape) * 0.3).astype(np.float32)
     if "prompt_encoder" in name:
         return (rng.standard_normal(shape) * 0.5).astype(np.float32)
     return (rng.standard_normal(shape) * (0.15 if "lora_" in name or "miss_" in name else 0.2)).astype(np.float32)
@@ -273,6 +295,7 @@ def compute(name):
     rng = np.random.default_rng(spec["seed"])
     model, run, loss_of, mode, truth, batch = base_of(spec["base"])
     front = spec["method"] in IN_FRONT
+    prefix = spec["method"] is PrefixTuningConfig
     if spec["four_bits"]:
         lost = rest_in_four_bits(model, spec["four_bits"])
     turned = {} if front or spec["method"] is MissConfig else {"fan_in_fan_out": spec["base"].startswith("gpt2")}
@@ -292,7 +315,8 @@ def compute(name):
     if front:
         with mode():
             lost_by_codes = loss_of(run(model)).item() if spec["four_bits"] else None
-        loss_of = loss_in_front(spec["config"]["num_virtual_tokens"], *batch)
+        if not prefix:
+            loss_of = loss_in_front(spec["config"]["num_virtual_tokens"], *batch)
     with mode():
         fresh = loss_of(run(wrapped)).item()
     if front:
@@ -327,23 +351,29 @@ def compute(name):
         logits = run(wrapped)
     loss = loss_of(logits)
     loss.backward()
-    if front:
+    if front and not prefix:
         with mode():
             check_labels(wrapped, spec["config"]["num_virtual_tokens"], *batch, logits)
 
     # Under the names of PEFT's files, as it writes them.
     saved = get_peft_model_state_dict(wrapped, save_embedding_layers=False)  # else with a table that has an adapter
     name_of = {}
-    for key, parameter in trained.items():
+    encoded = front and len(trained) > 1
+    if encoded:
+        assert list(saved) == ["prompt_embeddings"]
+        name_of = {key: key.replace(".default", "") for key in trained}
+    for key, parameter in ({} if encoded else trained).items():
         found = [other for other, value in saved.items() if value.data_ptr() == parameter.data_ptr()]
         if front:  # a copy
             found = [other for other, value in saved.items() if torch.equal(value, parameter.detach())]
         assert len(found) == 1, (key, found)
         name_of[key] = found[0]
-    assert len(saved) == len(trained) + len(still)
+    assert encoded or len(saved) == len(trained) + len(still)
     tensors = {name_of[key]: value for key, value in values.items()}
     for key, parameter in trained.items():
         tensors["grad." + name_of[key]] = parameter.grad.numpy().copy()
+    if encoded:
+        tensors["prompt_embeddings"] = saved["prompt_embeddings"].numpy().astype(np.float32)
     for key, value in saved.items():
         if any(value.data_ptr() == parameter.data_ptr() for parameter in still.values()):
             tensors[key] = value.numpy().astype(np.float32)

@@ -47,6 +47,9 @@ std::string companions(std::string_view key) {
   if (key == "d_initial" || key == "projection_prng_key") return "peft: vera\n";
   if (key == "num_virtual_tokens" || key.starts_with("prompt_tuning_"))
     return "peft: prompt_tuning\n";
+  if (key == "reduction_factor") return "peft: houlsby\n";
+  if (key == "encoder_hidden_size") return "peft: p_tuning\n";
+  if (key == "prefix_projection") return "peft: prefix_tuning\n";
   for (const char* adapter :
        {"use_dora", "lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",
         "use_rslora", "init_lora_weights", "bias", "modules_to_save", "layers_to_transform",

@@ -113,8 +113,19 @@ std::vector<Key> adapter_keys() {
        .example = "[down_proj]", .unset = "null"},
       {.name = "num_virtual_tokens", .section = "adapters", .kind = K::integer,
        .field = &C::num_virtual_tokens,
-       .doc = "of peft: prompt_tuning, how many tokens of rows of their own every sequence begins with, beside the "
-              "max_length that it has", .example = "8", .range = {.min = 1, .max = 1 << 20}},
+       .doc = "of peft: prompt_tuning, p_tuning and prefix_tuning, how many tokens of their own every sequence begins "
+              "with, beside the max_length that it has", .example = "8", .range = {.min = 1, .max = 1 << 20}},
+      {.name = "reduction_factor", .section = "adapters", .kind = K::integer, .field = &C::reduction_factor,
+       .doc = "of peft: houlsby and pfeiffer, the model's width over that of the bottlenecks", .example = "8",
+       .range = {.min = 1, .max = 1 << 20}},
+      {.name = "encoder_hidden_size", .section = "adapters", .kind = K::integer,
+       .field = &C::encoder_hidden_size,
+       .doc = "of peft: p_tuning, and of prefix_tuning with prefix_projection, the width inside the MLP that makes these "
+              "tokens; auto: that of what it makes of one, as PEFT has it", .example = "128", .unset = "auto",
+       .range = {.min = 1, .max = 1 << 20}},
+      {.name = "prefix_projection", .section = "adapters", .kind = K::flag, .field = &C::prefix_projection,
+       .doc = "of peft: prefix_tuning, its keys and values are made by two linear layers with tanh between, which are "
+              "trained in their place", .example = "true"},
       {.name = "prompt_tuning_init", .section = "adapters", .kind = K::choice,
        .field = &C::prompt_tuning_init,
        .doc = "what these rows begin as: RANDOM, numbers of deviation 1; TEXT, the rows of the tokens of "
@@ -184,6 +195,11 @@ void check_adapter_keys(const RunConfig& c, Complaints& complaints) {
       if (row->takes(key.name)) with += (with.empty() ? "" : " ") + std::string(row->words);
     if (!with.empty()) only_with("peft: " + word_list(with));
   }
+  if (c.peft == "prefix_tuning" && c.encoder_hidden_size > 0 && !c.prefix_projection)
+    complaints.add(ErrorCode::usage, "prefix_projection beside encoder_hidden_size of a prefix",
+                   fmt::format("encoder_hidden_size: {} ({})", c.encoder_hidden_size,
+                               c.where("encoder_hidden_size")),
+                   "prefix_projection=true, or leave encoder_hidden_size out");
   if (c.prompt_tuning_init == "TEXT" && c.prompt_tuning_init_text.empty())
     complaints.add(
         ErrorCode::usage, "prompt_tuning_init_text beside prompt_tuning_init: TEXT",

@@ -53,6 +53,9 @@ struct RunConfig : Asked {
   double d_initial = 0.1;
   int64_t projection_prng_key = 0;
   int64_t num_virtual_tokens = 20;
+  int64_t reduction_factor = 16;
+  int64_t encoder_hidden_size = 0;  // 0: auto
+  bool prefix_projection = false;
   std::string prompt_tuning_init = "RANDOM";  // RANDOM | TEXT
   std::string prompt_tuning_init_text;
   std::string init_lora_weights = "true";  // true | gaussian

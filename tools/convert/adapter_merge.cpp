@@ -21,10 +21,9 @@ namespace snug {
 AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
                            const std::string& base, std::vector<std::string>* notes) {
   PeftConfig config = read_adapter_config(folder, notes);
-  if (const AdapterMethod& method = adapter_method(config.method); method.front)
+  if (const AdapterMethod& method = adapter_method(config.method); !method.apart.empty())
     fail(ErrorCode::unsupported, "an adapter that weights can take up, of modules of the model",
-         fmt::format("{}, whose virtual tokens lie in front of every sequence ({})", method.title,
-                     folder),
+         fmt::format("{}, {} ({})", method.title, method.apart, folder),
          "snug generate or eval --adapter, which use it beside the model");
   const PeftModel peft = resolve_peft(spec, config);
   model_ = std::make_unique<Model>(spec, parse_precision("fp32"), peft.frozen, peft.adapters);

@@ -92,6 +92,7 @@ PeftConfig method_of_keys(const RunConfig& config) {
   PeftConfig p = method.fresh;
   p.method = method.name;
   take_fields(config, method, p);
+  p.encoded = method.encodes && method.encodes(p);
   p.feedforward_modules = config.feedforward_modules;
   p.feedforward_expression = is_expression("feedforward_modules", p.feedforward_modules);
   p.target_modules = config.target_modules;
@@ -144,6 +145,12 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
             fmt::format("leave {} out, or adapter out for a new one", key));
     }
     check_method(config, p);
+    const AdapterMethod& method = adapter_method(p.method);
+    p.encoded = method.encodes && method.encodes(p) && has_encoder(config.adapter);
+    if (method.encodes && method.encodes(p) && !p.encoded) {
+      tell(stderr, "Note: {} has no encoder: its rows are trained themselves.\n", config.adapter);
+      p.prefix_projection = false;
+    }
     p.freeze_a = config.peft == "lora_fa";
     if (config.is_set("lora_dropout")) p.lora_dropout = config.lora_dropout;
     if ((config.task == "dpo" || config.task == "reward") && p.lora_dropout > 0) {
@@ -199,6 +206,11 @@ void check_form(const PeftModel& peft, const PeftConfig& config, const std::stri
 
 }  // namespace
 
+FrontTokens front_of(const std::optional<PeftConfig>& peft, const ModelSpec& spec) {
+  if (!peft) return {0, spec.V};
+  return {peft->num_virtual_tokens, spec.V, !adapter_method(peft->method).front_keys};
+}
+
 void check_front(const RunConfig& config, const PeftConfig& peft, const ModelSpec& spec) {
   const int64_t n = peft.num_virtual_tokens, most = spec.P - n;
   if (n == 0) return;
@@ -241,7 +253,10 @@ void settle_first_text(const std::optional<Tokenizer>& tokenizer, const std::str
 PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
                           const std::string& folder) {
   if (const AdapterMethod& method = adapter_method(config.method);
-      folder.empty() && spec.linear_in_out && !method.front && !method.has("fan_in_fan_out"))
+      folder.empty() && !method.places.empty())
+    tell(stderr, "Note: PEFT has none of {}: the folder has its form, and is Snug's alone.\n",
+         method.title);
+  else if (folder.empty() && spec.linear_in_out && !method.front && !method.has("fan_in_fan_out"))
     tell(stderr,
          "Note: PEFT has no {} for modules of this model, which are Conv1D: the adapter is Snug's "
          "alone, or the model's once it is merged.\n",

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/data/front_tokens.h"
 #include "engine/text/tokenizer.h"
 #include "layers/models/peft.h"
 #include "tools/config/run_config.h"
@@ -14,6 +15,8 @@ namespace snug {
 // are what its adapter_config.json says. Throws usage where keys say something else.
 std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config);
 
+// The virtual tokens that every sequence of a run begins with.
+FrontTokens front_of(const std::optional<PeftConfig>& peft, const ModelSpec& spec);
 // Of virtual tokens: what is beside them that they are not for. Throws usage and unsupported.
 void check_front(const RunConfig& config, const PeftConfig& peft, const ModelSpec& spec);
 // The tokens of a new adapter's first text, which it begins as. Throws usage: no tokenizer, no weights

@@ -317,7 +317,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
     if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
   }
   s.peft = resolve_peft_keys(config);
-  const FrontTokens front = {s.peft ? s.peft->num_virtual_tokens : 0, spec.V};
+  const FrontTokens front = front_of(s.peft, spec);
   if (s.peft) check_front(config, *s.peft, spec);
   if (s.peft) settle_first_text(s.tokenizer, s.model_folder, *s.peft);
   s.sizes = resolve_sizes(config, std::max<int64_t>(1, spec.P - front.count));

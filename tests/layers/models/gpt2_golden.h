@@ -151,12 +151,13 @@ struct GoldenRun {
     EXPECT_EQ(session->state().loss_tokens, golden.trained);
     return session->state().loss_sum / static_cast<double>(session->state().loss_tokens);
   }
-  // Behind virtual tokens, the last of which is asked for the first token.
+  // Behind virtual tokens, the last of which is asked for the first token unless they are a prefix.
   double step_in_front(uint64_t seed, int64_t step) {
     const auto own = golden.integers("input_ids"), next = golden.integers("targets");
     const FrontTokens front = model.front();
     const int64_t M = session->decisions().micro_batch, T = golden.T, n = front.count;
-    session->begin_window(seed, step, golden.trained + golden.B);
+    const int64_t asked = golden.trained + (front.asked ? golden.B : 0);
+    session->begin_window(seed, step, asked);
     for (int64_t first = 0; first < golden.B; first += M) {
       for (int64_t row = 0; row < M; ++row) {
         int32_t* const tokens = session->tokens().as<int32_t>() + row * (n + T);
@@ -169,12 +170,12 @@ struct GoldenRun {
           tokens[n + t] = real ? static_cast<int32_t>(own[at]) : 0;
           targets[n + t] = real ? static_cast<int32_t>(next[at]) : -100;
         }
-        if (real) targets[n - 1] = tokens[n];
+        if (real && front.asked) targets[n - 1] = tokens[n];
       }
       session->state().first_sample = first;
       session->micro(first == 0);
     }
-    EXPECT_EQ(session->state().loss_tokens, golden.trained + golden.B);
+    EXPECT_EQ(session->state().loss_tokens, asked);
     return session->state().loss_sum / static_cast<double>(session->state().loss_tokens);
   }
   void update() {

@@ -53,6 +53,7 @@ struct PeftGolden {
     write_atomic(folder / kAdapterWeights, read_file(path));
     config = read_adapter_config(folder.path());
     set_base_form(config, trained_base_form(folder.path()), path);
+    config.encoded = has_encoder(folder.path());
     if (const auto first = file.metadata().find("first"); first != file.metadata().end())
       first->second == "fa" ? void(config.freeze_a = true) : void(config.init = first->second);
     if (base.starts_with("encoder_"))

@@ -16,6 +16,7 @@
 #include "layers/ops/column_scale.h"
 #include "layers/ops/document_start.h"
 #include "layers/ops/embedding.h"
+#include "layers/ops/front_keys.h"
 #include "layers/ops/gated_activation.h"
 #include "layers/ops/head_loss.h"
 #include "layers/ops/layernorm.h"
@@ -195,6 +196,17 @@ const Row kRows[] = {
      {{"column_fold", N*(5 + 1), 2 * N * 3 + 2 * N * 5},
       {"column_lay", N*(5 + 1), 2 * N * 3 + 2 * 2 * N * 5},
       {"column_lay", N * 6, 2 * N * 3 + 2 * N * 6}}},
+    {"keys of virtual tokens, of which every sequence has all",
+     [](Context& ctx, Maker& t) {
+       const FrontKeys keys{.first = 5, .column = 1, .at = 2, .width = 3};
+       const View y = t("y", {8, 6}, kHalf), tokens = t("tokens", {2, 4}, DType::i32);
+       front_keys_forward(ctx, y, tokens, t("table", {3, 7}, kHalf), keys);
+       front_keys_backward(ctx, {t("dtable", {3, 7}, DType::f32), true}, y, tokens, 3, keys);
+       front_keys_backward(ctx, {}, y, tokens, 3, keys);
+     },
+     {{"front_keys_forward", 0, 4 * 8 + 2 * 2 * 6 * 3},
+      {"front_keys_backward", 6 * 3, 4 * 8 + 2 * 2 * 6 * 3 + 2 * 4 * 3 * 3},
+      {"front_keys_backward", 6 * 3, 4 * 8 + 2 * 2 * 6 * 3}}},
     {"a cache's rows move twice, keys and values",
      [](Context& ctx, Maker& t) {
        cache_rows_copy(ctx, t("k", {4, 9, 2, 3}, kHalf), t("v", {4, 9, 2, 3}, kHalf),

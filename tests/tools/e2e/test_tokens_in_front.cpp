@@ -1,8 +1,11 @@
 // Virtual tokens in front of every sequence, from the command: prompt tuning. That they compute what PEFT does
 // is said by tests/layers/models/test_peft_golden.cpp.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 
 #include "engine/io/safetensors.h"
@@ -83,41 +86,125 @@ TEST_F(AdaptersInFront, ARunLeavesAPeftFolderThatIsUsedBesideTheModel) {
   EXPECT_NE(facts.out.find("PROMPT_TUNING"), std::string::npos) << facts.out << facts.err;
 }
 
+struct Encoded {
+  std::vector<std::string> keys;
+  const char* type;
+  std::vector<int64_t> shape;  // of prompt_embeddings
+  size_t tensors = 1;          // of a run's folder: with the encoder's
+};
+
+const Encoded kEncoded[] = {
+    {{"peft=p_tuning", "encoder_hidden_size=24"}, "P_TUNING", {4, 32}, 8},
+    {{"peft=prefix_tuning"}, "PREFIX_TUNING", {4, 128}},
+    {{"peft=prefix_tuning", "prefix_projection=true"}, "PREFIX_TUNING", {4, 128}, 6},
+};
+
+// A run, the same with a break, another that goes on from its folder and uses of it; and of the rows alone, as PEFT
+// saves them.
+TEST_F(AdaptersInFront, RowsOfEncodersAndPrefixesAreLearned) {
+  for (size_t k = 0; k < std::size(kEncoded); ++k) {
+    const Encoded& of = kEncoded[k];
+    SCOPED_TRACE(fmt::format("{}", fmt::join(of.keys, " ")));
+    const auto name = [&](const char* word) { return fmt::format("{}{}", word, k); };
+    const std::vector<std::string> keys =
+        joined(with({"learning_rate=0.02", "save_steps=5", "eval_steps=4"}), of.keys);
+    w_.trained(name("run"), keys);
+    expect_planned_is_measured(w_, name("run"));
+    const Json config = w_.json(name("run") + "/final/adapter_config.json");
+    EXPECT_EQ(config["peft_type"], of.type);
+    EXPECT_EQ(config["num_attention_heads"], 2);
+    EXPECT_EQ(config["encoder_hidden_size"], k == 0 ? 24 : 32);
+    const std::string weights = "/final/adapter_model.safetensors";
+    const SafetensorsReader file(w_.path(name("run") + weights));
+    EXPECT_EQ(file.tensors().size(), of.tensors);
+    EXPECT_EQ(file.at("prompt_embeddings").shape, of.shape);
+
+    lose_power_after(w_, name("run"), name("parts"), 5);
+    w_.trained(name("parts"), joined(keys, {"resume=latest", "recompute=block"}));
+    EXPECT_EQ(w_.curve(name("run")), w_.curve(name("parts")));
+    EXPECT_TRUE(slurp(w_.path(name("run") + weights)) == slurp(w_.path(name("parts") + weights)));
+
+    const std::string adapter = w_.path(name("run") + "/final");
+    const std::vector<std::string> used = {"--adapter", adapter, "--max-length", "32"};
+    const double whole = loss(used);
+    w_.trained(name("new"), joined(keys, {"learning_rate=1e-30", "max_steps=1", "eval_steps=1"}));
+    EXPECT_GT(loss({"--adapter", w_.path(name("new") + "/final"), "--max-length", "32"}),
+              whole * (1 + 1e-4))
+        << "nothing was learned";
+    const std::vector<std::string> more = {"model=" + base_, "tokenizer=null", "adapter=" + adapter,
+                                           "max_steps=2"};
+    w_.trained(name("on"), more);
+    EXPECT_NEAR(w_.metrics(name("on")).front()["eval_loss"].get<double>(),
+                w_.last_eval_loss(name("run")), 1e-5);
+    EXPECT_EQ(SafetensorsReader(w_.path(name("on") + weights)).tensors().size(), of.tensors);
+    const Outcome facts = run({"inspect", adapter});
+    EXPECT_NE(facts.out.find(of.type), std::string::npos) << facts.out << facts.err;
+    const Outcome merged =
+        run({"merge", "--model", base_, "--adapter", adapter, "--output", w_.path("merged")});
+    EXPECT_EQ(merged.code, 2) << merged.out;
+    if (of.tensors == 1) continue;
+
+    // The rows alone.
+    const std::string bare = w_.path(name("bare"));
+    std::filesystem::create_directory(bare);
+    spill(bare + "/adapter_config.json", slurp(adapter + "/adapter_config.json"));
+    const SafeTensor& rows = file.at("prompt_embeddings");
+    const SafetensorsLayout layout({{"format", "pt"}}, {{rows.name, rows.dtype, rows.shape}});
+    SafetensorsWriter writer(bare + "/adapter_model.safetensors", layout);
+    writer.begin(rows.name);
+    writer.append(rows.data, rows.bytes);
+    writer.end();
+    writer.commit();
+    EXPECT_EQ(loss({"--adapter", bare, "--max-length", "32"}), whole);
+    const Outcome rest = w_.trained(
+        name("rest"), {"model=" + base_, "tokenizer=null", "adapter=" + bare, "max_steps=2"});
+    EXPECT_NE(rest.err.find(bare + " has no encoder: its rows are trained themselves"),
+              std::string::npos)
+        << rest.err;
+    EXPECT_NEAR(w_.metrics(name("rest")).front()["eval_loss"].get<double>(),
+                w_.last_eval_loss(name("run")), 1e-5);
+    EXPECT_EQ(SafetensorsReader(w_.path(name("rest") + weights)).tensors().size(), 1u);
+  }
+}
+
 // What a cache says of texts, fed in pieces and together, is what an evaluation says of them.
 TEST_F(AdaptersInFront, GenerationAndEvaluationAgree) {
-  w_.trained("run", with({"learning_rate=0.05"}));
-  const std::string adapter = w_.path("run/final");
-  const std::vector<std::string> greedy = {
-      "generate",         "--model", base_,       "--adapter",     adapter,
-      "--max-new-tokens", "6",       "--no-echo", "--temperature", "0",
-      "--logprobs",       "0",       "--json"};
-  spill(w_.path("prompts.txt"), "the\nthe sea and the\n");
-  const Outcome together = run(joined(greedy, {"--prompts", w_.path("prompts.txt")}));
-  ASSERT_EQ(together.code, 0) << together.err;
-  std::vector<Json> texts;
-  std::istringstream lines(together.out);
-  for (std::string line; std::getline(lines, line);) texts.push_back(Json::parse(line));
-  ASSERT_EQ(texts.size(), 2u);
-  const char* const prompts[] = {"the", "the sea and the"};
-  for (size_t i = 0; i < 2; ++i) {
-    const Json alone =
-        json_of({"generate", "--model", base_, "--adapter", adapter, "--max-new-tokens", "6",
-                 "--no-echo", "--temperature", "0", "--logprobs", "0", "--prompt", prompts[i]});
-    EXPECT_EQ(alone["text"], texts[i]["text"]);
-    double sum = 0;
-    for (const Json& chance : alone["logprobs"]) sum += chance["logprob"].get<double>();
-    std::vector<int> tokens = ids_of(prompts[i]);
-    Json labels = std::vector<int>(tokens.size(), -100);
-    for (const Json& id : alone["tokens"]) {
-      tokens.push_back(id.get<int>());
-      labels.push_back(id);
+  for (const char* peft : {"prompt_tuning", "prefix_tuning"}) {
+    SCOPED_TRACE(peft);
+    w_.trained(peft, with({"learning_rate=0.05", std::string("peft=") + peft}));
+    const std::string adapter = w_.path(std::string(peft) + "/final");
+    const std::vector<std::string> greedy = {
+        "generate",         "--model", base_,       "--adapter",     adapter,
+        "--max-new-tokens", "6",       "--no-echo", "--temperature", "0",
+        "--logprobs",       "0",       "--json"};
+    spill(w_.path("prompts.txt"), "the\nthe sea and the\n");
+    const Outcome together = run(joined(greedy, {"--prompts", w_.path("prompts.txt")}));
+    ASSERT_EQ(together.code, 0) << together.err;
+    std::vector<Json> texts;
+    std::istringstream lines(together.out);
+    for (std::string line; std::getline(lines, line);) texts.push_back(Json::parse(line));
+    ASSERT_EQ(texts.size(), 2u);
+    const char* const prompts[] = {"the", "the sea and the"};
+    for (size_t i = 0; i < 2; ++i) {
+      const Json alone =
+          json_of({"generate", "--model", base_, "--adapter", adapter, "--max-new-tokens", "6",
+                   "--no-echo", "--temperature", "0", "--logprobs", "0", "--prompt", prompts[i]});
+      EXPECT_EQ(alone["text"], texts[i]["text"]);
+      double sum = 0;
+      for (const Json& chance : alone["logprobs"]) sum += chance["logprob"].get<double>();
+      std::vector<int> tokens = ids_of(prompts[i]);
+      Json labels = std::vector<int>(tokens.size(), -100);
+      for (const Json& id : alone["tokens"]) {
+        tokens.push_back(id.get<int>());
+        labels.push_back(id);
+      }
+      spill(w_.path("rows.jsonl"), Json({{"input_ids", tokens}, {"labels", labels}}).dump() + "\n");
+      const Json scored = json_of(
+          {"eval", "--model", base_, "--adapter", adapter, "--data", w_.path("rows.jsonl")});
+      EXPECT_EQ(scored["tokens"], alone["tokens"].size());
+      EXPECT_NEAR(scored["loss"].get<double>() * static_cast<double>(alone["tokens"].size()), -sum,
+                  1e-4);
     }
-    spill(w_.path("rows.jsonl"), Json({{"input_ids", tokens}, {"labels", labels}}).dump() + "\n");
-    const Json scored =
-        json_of({"eval", "--model", base_, "--adapter", adapter, "--data", w_.path("rows.jsonl")});
-    EXPECT_EQ(scored["tokens"], alone["tokens"].size());
-    EXPECT_NEAR(scored["loss"].get<double>() * static_cast<double>(alone["tokens"].size()), -sum,
-                1e-4);
   }
 }
 
@@ -140,6 +227,13 @@ TEST_F(AdaptersInFront, RowsAreWindows) {
   EXPECT_EQ(without["tokens"], 16);
   EXPECT_EQ(whole["tokens"], 17);
   EXPECT_GT(std::fabs(whole["loss"].get<double>() * 17 - without["loss"].get<double>() * 16), 0.01);
+
+  // Of a prefix nothing is asked, as of PEFT's.
+  w_.trained("prefix", with({"peft=prefix_tuning", "max_steps=1"}));
+  spill(w_.path("rows.jsonl"), Json({{"input_ids", tokens}, {"labels", tokens}}).dump() + "\n");
+  const Json asked = json_of({"eval", "--model", base_, "--adapter", w_.path("prefix/final"),
+                              "--data", w_.path("rows.jsonl")});
+  EXPECT_EQ(asked["tokens"], 16);
 }
 
 // Rows in front are read as they are, also where a family multiplies those of its table (Gemma).

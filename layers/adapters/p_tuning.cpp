@@ -1,0 +1,107 @@
+// P-tuning (Liu et al., arXiv:2103.10385): the rows in front of every sequence are what an encoder makes of a table
+// of its own, of which PEFT's PromptEncoder with an MLP is this one. Its rows alone, as PEFT's folders have them,
+// are those of prompt tuning.
+#include <fmt/format.h>
+
+#include "engine/core/error.h"
+#include "layers/adapters/prompt_encoder.h"
+#include "layers/adapters/rows.h"
+#include "layers/parts/wiring.h"
+
+namespace snug {
+namespace {
+
+PromptEncoder row_encoder_of(const AdaptedLayer& layer) {
+  const LinearAdapter& a = *layer.adapter;
+  return {{.n = a.front,
+           .in = layer.in,
+           .inner = a.encoder,
+           .out = layer.in,
+           .layers = 3,
+           .head = "mlp_head",
+           .activation = Activation::relu},
+          layer.name};
+}
+
+class PTuning : public AdapterKind {
+ public:
+  std::vector<AdapterParam> params(const AdaptedLayer& layer) const override {
+    return row_encoder_of(layer).params();
+  }
+  TokensInFront in_front(Wiring& w, const AdaptedLayer& layer) const override {
+    PromptEncoder encoder = row_encoder_of(layer);
+    encoder.add_to(w);
+    const int64_t n = layer.adapter->front, C = layer.in;
+    const int rows = w.body.add_slot(
+        {join(w.name, "in_front"), w.dtype, Category::activations, [n, C](Dims) -> Shape {
+           return {n, C};
+         }});
+    w.body.add_stage({.name = Name("prompt_encoder"),
+                      .inputs = {},
+                      .outputs = {rows},
+                      .run =
+                          [=](Context& ctx, Pass& p) {
+                            encoder.forward(ctx, p.environment<Runtime>().params, p.view(rows), 0);
+                          },
+                      .backward =
+                          [=](Context& ctx, Pass& p) {
+                            Runtime& rt = p.environment<Runtime>();
+                            encoder.backward(ctx, rt.params, *rt.grads, p.gradient(rows), 0, true);
+                          },
+                      .params = encoder.indices()});
+    return {.count = n, .slot = rows};
+  }
+  std::optional<AdapterResult> result(const AdaptedLayer& layer) const override {
+    return AdapterResult{kPromptEmbeddings, {layer.adapter->front, layer.in}};
+  }
+  std::vector<float> result_values(const AdaptedLayer& layer,
+                                   const ParamValues& of) const override {
+    return row_encoder_of(layer).values(of);
+  }
+  MergedModule merged(const AdaptedLayer&, size_t, const TensorValues&) const override {
+    fail(ErrorCode::internal, "an adapter that comes to a weight", "virtual tokens", "report this");
+  }
+};
+
+const PTuning kPTuning;
+
+}  // namespace
+
+const AdapterMethod& p_tuning_method() {
+  using C = PeftConfig;
+  static const AdapterMethod row{
+      .name = "p_tuning",
+      .words = "p_tuning",
+      .type = "P_TUNING",
+      .title = "P-tuning",
+      .doc = "p_tuning, the same rows, made by an MLP that is trained in their place",
+      .fields = {{"num_virtual_tokens", "num_virtual_tokens", &C::num_virtual_tokens, 1, 1 << 20},
+                 {"encoder_hidden_size", "encoder_hidden_size", &C::encoder_hidden_size, 0,
+                  1 << 20},
+                 {"encoder_reparameterization_type", "", &C::encoder_type, 0, 0, "MLP LSTM", "",
+                  nullptr, "the config that PEFT wrote"}},
+      .shared = "",
+      // Of the model, which says them too; and of what is in no folder.
+      .indifferent =
+          "token_dim num_transformer_submodules num_attention_heads num_layers encoder_num_layers "
+          "encoder_dropout",
+      .refused = "modules_to_save",
+      .constants = {{"encoder_num_layers", "2"}, {"encoder_dropout", "0.0"}},
+      .markers = {".prompt_encoder."},
+      .ranked = false,
+      .apart = "whose virtual tokens lie in front of every sequence",
+      .front = true,
+      .encodes = [](const C&) { return true; },
+      .kind = [](const C& c) -> const AdapterKind& {
+        return c.encoded ? kPTuning : prompt_tuning_method().kind(c);
+      },
+      .settle = [](const C&, double, AdapterPiece&, LinearAdapter&) {},
+      .text =
+          [](const C& c) {
+            return fmt::format("p_tuning of {} tokens{}", c.num_virtual_tokens,
+                               c.encoded ? fmt::format(" encoder {}", c.encoder_hidden_size) : "");
+          }};
+  return row;
+}
+
+}  // namespace snug
