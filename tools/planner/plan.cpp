@@ -119,7 +119,7 @@ int64_t free_bytes_now(const PlanRequest& r) {
   const int64_t bytes =
       ram && r.reserve > 0 ? r.budget : make_device(Place::cpu)->memory_info().available_bytes;
   // Ranks share RAM; a budget that was not set is a rank's already.
-  const int64_t share = ram && r.reserve > 0 ? bytes : bytes / r.ranks;
+  const int64_t share = ram && r.reserve > 0 ? bytes : bytes / r.ranks_on_machine;
   return std::max<int64_t>(1, share - (ram ? runtime_bytes_of(r) : 0));
 }
 

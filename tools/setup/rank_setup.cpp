@@ -3,15 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/error.h"
 #include "engine/device/processors.h"
+#include "engine/io/fingerprint.h"
 #include "engine/stores/state_places.h"
 #include "optim/percentile.h"
 #include "optim/settings.h"
+#include "parallel/group.h"
 #include "parallel/launch.h"
 #include "parallel/rendezvous.h"
 #include "tools/planner/links.h"
@@ -22,17 +29,73 @@
 
 namespace snug {
 
-int rank_threads(const RunConfig& config) {
+namespace {
+
+// Of the cores, as much as of the processors; of granted time what all ranks of a machine have.
+int threads_of_share(const Processors& p, double share, int on_machine) {
+  double most = p.cores * share;
+  if (p.quota > 0) most = std::min(most, std::ceil(p.quota - 1e-9) / on_machine);
+  return std::max(1, static_cast<int>(most + 1e-9));
+}
+
+}  // namespace
+
+RankRoom share_machine(Group& group, int local_size) {
+  struct Mine {
+    uint64_t machine = 0;
+    int64_t local_size = 0;
+    std::array<uint64_t, 56> cpus{};  // as far as numbers of them go
+  } mine;
+  static_assert(sizeof(Mine) <= Group::kMostExchanged);
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(boot, text);
+  mine.machine = fingerprint(text);
+  mine.local_size = local_size;
+  const Processors p = find_processors();
+  const auto bit = [](const Mine& m, int cpu) {
+    return m.cpus[static_cast<size_t>(cpu) / 64] >> (cpu % 64) & 1;
+  };
+  std::vector<int> counted;
+  for (const int cpu : p.cpus)
+    if (static_cast<size_t>(cpu) < 64 * mine.cpus.size()) {
+      mine.cpus[static_cast<size_t>(cpu) / 64] |= uint64_t{1} << (cpu % 64);
+      counted.push_back(cpu);
+    }
+  std::vector<Mine> all(static_cast<size_t>(group.size()));
+  group.exchange("the machines", all.data(), &mine, sizeof mine);
+  RankRoom room;
+  for (const Mine& m : all)
+    room.on_machine = std::max(room.on_machine, static_cast<int>(m.local_size));
+  for (const int cpu : counted) {
+    int users = 0;
+    for (const Mine& m : all) users += m.machine == mine.machine && bit(m, cpu);
+    room.share += 1.0 / users / static_cast<double>(counted.size());
+  }
+  if (counted.empty()) room.share = 1.0 / room.on_machine;
+  const int own = threads_of_share(p, room.share, room.on_machine);
+  std::vector<int> threads(all.size());
+  group.exchange("the threads", threads.data(), &own, sizeof own);
+  room.threads = *std::min_element(threads.begin(), threads.end());
+  return room;
+}
+
+int ranks_on_machine(const RunConfig& config, const RankRoom& room) {
+  return room.on_machine > 0 ? room.on_machine : static_cast<int>(config.ranks);
+}
+
+int rank_threads(const RunConfig& config, const RankRoom& room) {
   if (config.ranks <= 1) return resolve_threads(config.threads);
+  const double share = room.share > 0 ? room.share : 1.0 / static_cast<double>(config.ranks);
   if (config.threads > 0) {
-    // mpirun gives each processors of its own, or says that it does not.
-    const int64_t here = through_mpi(config) ? 1 : config.ranks;
-    const std::string warning = threads_warning(config.threads * here, find_processors());
+    const int64_t together = std::llround(static_cast<double>(config.threads) / share);
+    const std::string warning = threads_warning(together, find_processors());
     if (!warning.empty() && config.target.empty())
       tell(stderr, "Warning: of {} ranks {}.\n", config.ranks, warning);
     return static_cast<int>(config.threads);
   }
-  return std::max(1, find_processors().threads() / static_cast<int>(config.ranks));
+  return room.threads > 0 ? room.threads
+                          : threads_of_share(find_processors(), share, static_cast<int>(config.ranks));
 }
 
 void settle_ranks(const RunConfig& config, PlanRequest& r) {

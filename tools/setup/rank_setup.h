@@ -7,8 +7,25 @@
 
 namespace snug {
 
-// Threads of a rank: what was set, else the cores that this process may use, shared by the ranks.
-int rank_threads(const RunConfig& config);
+class Group;
+
+// What a rank has of the machine that it is on. Without a group all ranks are on one.
+struct RankRoom {
+  int on_machine = 0;  // ranks there, of the machine that has most; 0: all
+  // Of the processors that this process may use: what is left where others may use them too; 0: as much as
+  // for any other.
+  double share = 0;
+  int threads = 0;  // that all ranks have for themselves; 0: not known
+};
+
+// Of a group: its ranks say which processors they may use. `local_size`: of ForeignPlace.
+RankRoom share_machine(Group& group, int local_size);
+
+// Ranks that share this one's memory.
+int ranks_on_machine(const RunConfig& config, const RankRoom& room);
+
+// Threads of a rank: what was set, else the cores that this process may use, shared by those who may too.
+int rank_threads(const RunConfig& config, const RankRoom& room = {});
 
 // Sets what of a request several ranks leave no choice: of what a rank has only states go to its host. Throws
 // usage and unsupported where a key asks for what they cannot have.

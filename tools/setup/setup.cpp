@@ -336,7 +336,7 @@ Place resolve_place(const RunConfig& config) {
   return place_of(config.device);
 }
 
-RunSetup make_setup(RunConfig config, bool looks) {
+RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
   RunSetup s;
   std::optional<Target> target;
   if (!config.target.empty()) target = find_target(config.target);
@@ -424,7 +424,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.paged_states = pages_states(config);
   r.ranks = static_cast<int>(config.ranks);
   r.staged = through_mpi(config);
-  r.settings.threads = rank_threads(config);
+  r.settings.threads = rank_threads(config, ranks);
   choose_device(r.settings, config.device, "device");
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
   r.settings.tf32 = tf32;
@@ -520,7 +520,8 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
     r.whole_device = config.memory == 0;
   }
-  if (r.ranks > 1 && r.reserve > 0) r.budget = std::max<int64_t>(1, r.budget / r.ranks);
+  r.ranks_on_machine = ranks_on_machine(config, ranks);
+  if (r.ranks > 1 && r.reserve > 0) r.budget = std::max<int64_t>(1, r.budget / r.ranks_on_machine);
   r.host_budget = config.host_memory;
   // Ranks share the host.
   if (target && config.host_memory == 0) r.host_budget = target->host_bytes / r.ranks;

@@ -3,13 +3,17 @@
 // others follow: each keeps its own plan, log and memory.json in output_dir/ranks/N.
 #pragma once
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "engine/core/error.h"
 #include "parallel/group.h"
 #include "parallel/rank_comm.h"
 #include "tools/config/run_config.h"
+#include "tools/setup/rank_setup.h"
 
 namespace snug {
 
@@ -20,7 +24,8 @@ class RunRanks {
  public:
   // Of a process that launch_ranks() or another launcher started; null: there is one rank.
   static std::unique_ptr<RunRanks> here(const RunConfig& config);
-  explicit RunRanks(std::unique_ptr<Group> group);
+  // local_size: ranks of this machine.
+  RunRanks(std::unique_ptr<Group> group, int local_size);
   ~RunRanks();
 
   bool leads() const { return group_->rank() == 0; }
@@ -31,10 +36,28 @@ class RunRanks {
 
   // All ranks are here.
   void meet(const char* what) { group_->barrier(what); }
-  // The same, however long another takes, as long as it is there.
-  void meet_whenever(const char* what);
+  // While one lives the others know that this rank goes on with what they wait for, however long that takes,
+  // and whoever is gone meanwhile is named to them. Before programs: its thread takes memory.
+  class Alive {
+   public:
+    explicit Alive(RunRanks& ranks);
+    ~Alive();
+    Alive(const Alive&) = delete;
+    Alive& operator=(const Alive&) = delete;
+
+   private:
+    Group& group_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    bool ends_ = false;
+    std::thread thread_;
+  };
   // All ranks have the same text, such as the hash of a plan. Throws collective.
   void same(const char* what, const std::string& text);
+  // What this rank has of its machine.
+  RankRoom share_machine() { return snug::share_machine(*group_, local_size_); }
+  // All ranks see what rank 0, which made it, writes to `folder` of output_dir. Throws usage.
+  void check_shared(const std::string& folder);
   // The leading rank's text, of 500 bytes at most.
   std::string from_lead(const char* what, const std::string& text);
   // What a step ends with: whether a signal came to anybody, to stop or for a checkpoint; by rank 0
@@ -64,6 +87,7 @@ class RunRanks {
   bool await_lead();
 
   std::unique_ptr<Group> group_;
+  int local_size_;
   std::unique_ptr<Transport> transport_;
   RankComm comm_;
 };

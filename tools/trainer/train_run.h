@@ -31,7 +31,9 @@ class TrainRun {
  public:
   // `ranks`: of several; null: one.
   TrainRun(const RunConfig& config, RunRanks* ranks)
-      : ranks_(ranks), setup_(make_setup(config)), lead_dir_(config.output_dir) {
+      : ranks_(ranks),
+        setup_(make_setup(config, false, ranks ? ranks->share_machine() : RankRoom())),
+        lead_dir_(config.output_dir) {
     clock_.lap("setup");
   }
   int run();

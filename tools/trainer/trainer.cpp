@@ -358,13 +358,16 @@ int TrainRun::run() {
     std::error_code error;
     fs::remove_all(new_tokens, error);
     new_data.emplace(new_tokens);
-  } else {
-    ranks_->meet_whenever("the tokens");
   }
+  if (ranks_) ranks_->check_shared(new_tokens);
+  std::optional<RunRanks::Alive> alive;  // text becomes tokens as long as it takes
+  if (ranks_ && leads()) alive.emplace(*ranks_);
+  if (!leads()) meet("the tokens");
   data_ = setup_.rows ? rows_data(setup_.rows)
                       : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
                                      text_length(), new_tokens, true, prepare_room(), !leads(),
                                      false, setup_.model->front());
+  alive.reset();
   if (leads()) meet("the tokens");
   clock_.lap("data");
   if (resumed_ && !data_.rows && leads()) keep_own_tokens();

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/device/processors.h"
 #include "tests/support/mpirun.h"
 #include "tests/tools/e2e/runs.h"
 
@@ -96,6 +97,39 @@ TEST(MpiRuns, OfSeveralMachines) {
   EXPECT_NE(no.code, 0);
   EXPECT_NE(no.err.find("expected ranks of one machine for transport: local"), std::string::npos)
       << no.err;
+}
+
+// Memory is shared by the ranks of a machine, and processors by those that may use them.
+TEST(MpiRuns, ShareWhatTheirMachineHas) {
+  NEEDS_MPIRUN();
+  const Workspace w;
+  const std::vector<std::string> keys = {"memory=auto"},
+                                 alone = {"/usr/bin/env", "OMPI_COMM_WORLD_LOCAL_SIZE=1"};
+  trained(w, "here", joined(mpi({}), keys));
+  trained(w, "apart", joined(kThread, keys), 2, alone);
+  const auto budget = [&](const std::string& name) {
+    return w.json(name + "/plan.json")["budget_bytes"].get<double>();
+  };
+  // Beside what others take and give back meanwhile.
+  EXPECT_GT(budget("apart") / budget("here"), 1.5);
+  if (find_processors().cpus.size() < 2) GTEST_SKIP() << "one processor";
+  const std::string two = std::to_string(find_processors().cpus[0]) + "," +
+                          std::to_string(find_processors().cpus[1]);
+  const auto warned = [&](const std::string& cpus, const char* transport) {
+    std::vector<std::string> words = w.train_arguments(
+        "run", joined(kThread, {std::string("transport=") + transport, "overwrite=true"}));
+    Child child(words, test::mpirun_words(2, {"/bin/sh", "-c", "exec taskset -c " + cpus + " \"$@\"",
+                                              "sh"}));
+    const Outcome o = child.finish();
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.err.find("Warning: of 2 ranks threads=") != std::string::npos;
+  };
+  const std::string first = two.substr(0, two.find(','));
+  for (const char* transport : {"local", "mpi"}) {
+    EXPECT_FALSE(warned("$(echo " + two + " | cut -d, -f$((OMPI_COMM_WORLD_RANK + 1)))", transport));
+    EXPECT_FALSE(warned(two, transport));
+    EXPECT_TRUE(warned(first, transport));
+  }
 }
 
 // It is named, the others end, and what was saved is whole.
