@@ -20,10 +20,12 @@
 #include "optim/settings.h"
 #include "parallel/group.h"
 #include "parallel/launch.h"
+#include "parallel/nccl_library.h"
 #include "parallel/rendezvous.h"
 #include "tools/planner/links.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
+#include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
 #include "tools/setup/setup.h"
 
@@ -40,7 +42,7 @@ int threads_of_share(const Processors& p, double share, int on_machine) {
 
 }  // namespace
 
-RankRoom share_machine(Group& group, int local_size) {
+RankRoom share_machine(Group& group, int local_rank, int local_size) {
   struct Mine {
     uint64_t machine = 0;
     int64_t local_size = 0;
@@ -65,6 +67,7 @@ RankRoom share_machine(Group& group, int local_size) {
   std::vector<Mine> all(static_cast<size_t>(group.size()));
   group.exchange("the machines", all.data(), &mine, sizeof mine);
   RankRoom room;
+  room.local_rank = local_rank;
   for (const Mine& m : all)
     room.on_machine = std::max(room.on_machine, static_cast<int>(m.local_size));
   for (const int cpu : counted) {
@@ -94,9 +97,32 @@ int rank_threads(const RunConfig& config, const RankRoom& room) {
       tell(stderr, "Warning: of {} ranks {}.\n", config.ranks, warning);
     return static_cast<int>(config.threads);
   }
-  return room.threads > 0 ? room.threads
-                          : threads_of_share(find_processors(), share, static_cast<int>(config.ranks));
+  return room.threads > 0
+             ? room.threads
+             : threads_of_share(find_processors(), share, static_cast<int>(config.ranks));
 }
+
+namespace {
+
+// Of devices NCCL moves what is on them; emulated ones are for tests, which have a NCCL of their own.
+void check_transport(const RunConfig& config, Place place) {
+  const std::string asked =
+      fmt::format("transport: {} ({})", config.transport, config.where("transport"));
+  if (place == Place::cpu && config.transport == "nccl")
+    fail(ErrorCode::usage, "device: cuda for transport: nccl",
+         fmt::format("{}, device: {}", asked, config.device), "transport=auto, or device=cuda");
+  if (place == Place::cpu) return;
+  if (!through_nccl(config))
+    fail(ErrorCode::usage, "transport: auto or nccl for ranks on devices", asked, "transport=auto");
+  if (place == Place::emu && config.target.empty() && std::getenv(kNcclLibraryVariable) == nullptr)
+    fail(ErrorCode::unsupported,
+         fmt::format("a NCCL of the host's memory ({}) for ranks on kernels that are emulated",
+                     kNcclLibraryVariable),
+         fmt::format("ranks: {} ({}) and none", config.ranks, config.where("ranks")),
+         "device=cpu, or ranks=1");
+}
+
+}  // namespace
 
 void settle_ranks(const RunConfig& config, PlanRequest& r) {
   const auto refuse = [&](const char* key, const std::string& value, const std::string& instead) {
@@ -106,13 +132,7 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          fmt::format("{}: {} ({})", key, value, config.where(key)),
          fmt::format("{}={}", key, instead));
   };
-  if (r.settings.target != Place::cpu && config.target.empty())
-    fail(ErrorCode::unsupported, "ranks on the place cpu, whose memory they share",
-         fmt::format("ranks: {} ({}) on {}", config.ranks, config.where("ranks"),
-                     r.settings.target == Place::cuda ? "a GPU" : "kernels that are emulated"),
-         "device=cpu, or ranks=1");
-  if (r.settings.target != Place::cpu)
-    tell(stderr, "Note: ranks run on processors; of GPUs they are planned alone.\n");
+  check_transport(config, r.settings.target);
   if (config.target.empty()) check_running_ranks(config);
   if (r.offload.open()) r.offload = {};
   if (!r.offload.none()) refuse("offload", r.offload.text(), "none, or ranks=1");
@@ -181,6 +201,23 @@ void check_running_ranks(const RunConfig& config) {
   fail(ErrorCode::usage, fmt::format("at most {} ranks", kMostRanks),
        fmt::format("ranks: {} ({})", config.ranks, config.where("ranks")),
        fmt::format("ranks={}; snug plan with a target takes more", kMostRanks));
+}
+
+int rank_gpu(const RunConfig& config, const RankRoom& room) {
+  if (config.device != "cuda" && config.device != "auto")
+    fail(ErrorCode::usage, "device: cuda for ranks, each of which takes the GPU of its number",
+         fmt::format("device: {} ({}), ranks: {} ({})", config.device, config.where("device"),
+                     config.ranks, config.where("ranks")),
+         "device=cuda, with CUDA_VISIBLE_DEVICES for others");
+  // A launcher may show each rank its own alone.
+  const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
+  return seen && std::string_view(seen).find(',') == std::string_view::npos ? 0 : room.local_rank;
+}
+
+bool through_nccl(const RunConfig& config) {
+  if (config.ranks <= 1) return false;
+  return config.transport == "nccl" ||
+         (config.transport == "auto" && place_of(config.device) != Place::cpu);
 }
 
 bool through_mpi(const RunConfig& config) {

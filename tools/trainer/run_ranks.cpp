@@ -21,6 +21,7 @@
 #include "engine/memory/context.h"
 #include "parallel/launch.h"
 #include "parallel/mpi_group.h"
+#include "parallel/nccl_transport.h"
 #include "parallel/rendezvous.h"
 #include "tools/session/tell.h"
 #include "tools/setup/rank_setup.h"
@@ -35,9 +36,10 @@ constexpr double kMeetingSeconds =
 
 std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
   std::unique_ptr<Group> group = launched_group();
-  int local_size = group ? group->size() : 1;
+  int local_rank = group ? group->rank() : 0, local_size = group ? group->size() : 1;
   if (!group)
     if (const auto place = foreign_place()) {
+      local_rank = place->local_rank;
       local_size = place->local_size;
       if (through_mpi(config))
         group = std::make_unique<MpiGroup>(place->rank, place->size);
@@ -48,18 +50,23 @@ std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
   if (!group) return nullptr;
   if (group->rank() > 0) {
     mute_tell();
-    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
   }
   group->set_timeout(config.ddp_timeout);
-  return std::make_unique<RunRanks>(std::move(group), local_size);
+  return std::make_unique<RunRanks>(std::move(group), local_rank, local_size, through_nccl(config));
 }
 
-RunRanks::RunRanks(std::unique_ptr<Group> group, int local_size)
-    : group_(std::move(group)),
-      local_size_(local_size),
-      transport_(group_->transport()),
-      comm_(*transport_) {}
+RunRanks::RunRanks(std::unique_ptr<Group> group, int local_rank, int local_size, bool nccl)
+    : group_(std::move(group)), local_rank_(local_rank), local_size_(local_size), nccl_(nccl) {}
+
+void RunRanks::open() {
+  if (nccl_)
+    transport_ = std::make_unique<NcclTransport>(*group_);
+  else
+    transport_ = group_->transport();
+  comm_.emplace(*transport_);
+}
 
 RunRanks::~RunRanks() = default;
 
@@ -88,7 +95,7 @@ RunRanks::Alive::~Alive() {
 
 // A disk of another machine's may show what is new there seconds later.
 void RunRanks::check_shared(const std::string& folder) {
-  const double patience = transport_->shares_memory() ? 1 : 10;
+  const double patience = group_->arena_file() >= 0 ? 1 : 10;
   const std::string path = folder + "/ranks";
   std::string word;
   if (leads()) {

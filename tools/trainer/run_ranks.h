@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -24,15 +25,17 @@ class RunRanks {
  public:
   // Of a process that launch_ranks() or another launcher started; null: there is one rank.
   static std::unique_ptr<RunRanks> here(const RunConfig& config);
-  // local_size: ranks of this machine.
-  RunRanks(std::unique_ptr<Group> group, int local_size);
+  // Which of how many ranks of this machine it is; nccl: tensors are on devices.
+  RunRanks(std::unique_ptr<Group> group, int local_rank, int local_size, bool nccl);
   ~RunRanks();
 
   bool leads() const { return group_->rank() == 0; }
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }
-  Comm* comm() { return &comm_; }
-  int arena_file() const { return group_->arena_file(); }
+  // First of all: what moves tensors is there. Throws usage as its library does.
+  void open();
+  Comm* comm() { return &*comm_; }
+  int arena_file() const { return nccl_ ? -1 : group_->arena_file(); }
 
   // All ranks are here.
   void meet(const char* what) { group_->barrier(what); }
@@ -55,7 +58,7 @@ class RunRanks {
   // All ranks have the same text, such as the hash of a plan. Throws collective.
   void same(const char* what, const std::string& text);
   // What this rank has of its machine.
-  RankRoom share_machine() { return snug::share_machine(*group_, local_size_); }
+  RankRoom share_machine() { return snug::share_machine(*group_, local_rank_, local_size_); }
   // All ranks see what rank 0, which made it, writes to `folder` of output_dir. Throws usage.
   void check_shared(const std::string& folder);
   // The leading rank's text, of 500 bytes at most.
@@ -68,6 +71,8 @@ class RunRanks {
   };
   Step agree(const Step& mine);
 
+  // Throws collective if a rank has given up: what was computed since may be nothing.
+  void check() { group_->check(); }
   // This rank goes on with what others wait for. From any thread.
   void go_on() { group_->go_on(); }
   // Which rank is gone or has given up, or did not go on with `what`, for which `awaited` is waited since
@@ -87,9 +92,10 @@ class RunRanks {
   bool await_lead();
 
   std::unique_ptr<Group> group_;
-  int local_size_;
+  int local_rank_, local_size_;
+  bool nccl_;
   std::unique_ptr<Transport> transport_;
-  RankComm comm_;
+  std::optional<RankComm> comm_;
 };
 
 }  // namespace snug

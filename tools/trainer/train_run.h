@@ -48,6 +48,7 @@ class TrainRun {
   void agree_on_request();
   void follow_resume();
   void make_own_folder();
+  void read_data(const std::string& new_tokens);
   // What rank 0 decides of the step to come: whether it is the last, and the schedule's clock.
   void agree();
   bool stopping() const;

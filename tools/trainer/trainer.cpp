@@ -165,6 +165,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   s.update();
 
   const StepState& state = s.state();
+  if (ranks_) ranks_->check();
   const double loss = state.loss_sum / static_cast<double>(state.loss_tokens);
   skipped_ = state.found_inf && step_skipped();
   if (!skipped_ && (state.found_inf || !std::isfinite(loss))) {
@@ -321,6 +322,7 @@ void watch_for_save() {
 
 int TrainRun::run() {
   watch_for_save();
+  if (ranks_) ranks_->open();
   if (leads()) check_output_dir();
   if (ranks_) agree_on_request();
   if (ranks_) follow_resume();
@@ -359,16 +361,7 @@ int TrainRun::run() {
     fs::remove_all(new_tokens, error);
     new_data.emplace(new_tokens);
   }
-  if (ranks_) ranks_->check_shared(new_tokens);
-  std::optional<RunRanks::Alive> alive;  // text becomes tokens as long as it takes
-  if (ranks_ && leads()) alive.emplace(*ranks_);
-  if (!leads()) meet("the tokens");
-  data_ = setup_.rows ? rows_data(setup_.rows)
-                      : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
-                                     text_length(), new_tokens, true, prepare_room(), !leads(),
-                                     false, setup_.model->front());
-  alive.reset();
-  if (leads()) meet("the tokens");
+  read_data(new_tokens);
   clock_.lap("data");
   if (resumed_ && !data_.rows && leads()) keep_own_tokens();
   data_fingerprint_ = data_.rows ? data_.rows->fingerprint()
