@@ -57,7 +57,7 @@ NcclLibrary::NcclLibrary() {
   find(get_version_, "ncclGetVersion");
   if (get_version_(&version_) != kSuccess || version_ < kOldest)
     refuse_nccl(fmt::format("{}, version {}.{}.{}", path_, version_ / 10000, version_ / 100 % 100,
-                           version_ % 100));
+                            version_ % 100));
   find(id_, "ncclGetUniqueId");
   find(init_, "ncclCommInitRankConfig");
   find(state_, "ncclCommGetAsyncError");

@@ -26,8 +26,8 @@ namespace snug {
 struct ForeignPlace {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;  // among the ranks of this machine
-  std::string said;  // "OMPI_COMM_WORLD_SIZE=4"
-  std::string key;   // the same for all ranks of a start, and for no other's
+  std::string said;                    // "OMPI_COMM_WORLD_SIZE=4"
+  std::string key;                     // the same for all ranks of a start, and for no other's
   // Of ranks on several machines, what says so: "WORLD_SIZE=16, LOCAL_WORLD_SIZE=8".
   std::string apart;
 };

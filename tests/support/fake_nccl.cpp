@@ -18,10 +18,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace {
 
@@ -58,7 +56,15 @@ struct Part {
   char* data;
   uint64_t left;
 };
-using Call = std::vector<Part>;
+// Of all ranks, to and from: no memory is taken for it while a run goes.
+struct Call {
+  Part parts[2 * kMostRanks];
+  int count = 0;
+  void add(const Part& part) {
+    if (count == 2 * kMostRanks) std::abort();  // more than a test of ours sends at once
+    parts[count++] = part;
+  }
+};
 
 int number(const char* variable, int unset) {
   const char* const text = std::getenv(variable);
@@ -70,7 +76,7 @@ struct Comm {
   std::string name;
   int rank = 0, size = 0, calls = 0;
   bool here = false;
-  std::deque<Call> begun;
+  Call begun;
 };
 
 thread_local int depth = 0;
@@ -96,10 +102,11 @@ void move(Comm& c, Part& p) {
 int begin(Comm& c, const Call& parts) {
   if (depth > 0) {
     grouped = &c;
-    group.insert(group.end(), parts.begin(), parts.end());
+    for (int i = 0; i < parts.count; ++i) group.add(parts.parts[i]);
   } else {
     ++c.calls;
-    c.begun.push_back(parts);
+    if (c.begun.count > 0) std::abort();  // the call before it is not done
+    c.begun = parts;
   }
   return kInProgress;
 }
@@ -160,18 +167,16 @@ int ncclCommGetAsyncError(Comm* c, int* state) {
   }
   if (chosen(*c, "FAKE_NCCL_FAILS")) *state = kRemote;
   if (*state == kRemote || chosen(*c, "FAKE_NCCL_STALLS")) return kSuccess;
-  while (!c->begun.empty()) {
-    bool done = true;
-    bool waits[2][kMostRanks] = {};  // what goes to, and comes from, a peer does so in order
-    for (Part& p : c->begun.front()) {
-      bool& behind = waits[p.out ? 1 : 0][p.peer];
-      if (!behind && p.left > 0) move(*c, p);
-      behind = behind || p.left > 0;
-      done = done && p.left == 0;
-    }
-    if (!done) return kSuccess;
-    c->begun.pop_front();
+  bool waits[2][kMostRanks] = {};  // what goes to, and comes from, a peer does so in order
+  for (int i = 0; i < c->begun.count; ++i) {
+    Part& p = c->begun.parts[i];
+    bool& behind = waits[p.out ? 1 : 0][p.peer];
+    if (!behind && p.left > 0) move(*c, p);
+    behind = behind || p.left > 0;
   }
+  for (int i = 0; i < c->begun.count; ++i)
+    if (c->begun.parts[i].left > 0) return kSuccess;
+  c->begun.count = 0;
   *state = kSuccess;
   return kSuccess;
 }
@@ -183,18 +188,23 @@ int ncclGroupStart() {
 
 int ncclGroupEnd() {
   if (--depth > 0 || grouped == nullptr) return kSuccess;
-  const Call parts = std::exchange(group, {});
+  const Call parts = group;
+  group.count = 0;
   return begin(*std::exchange(grouped, nullptr), parts);
 }
 
 int ncclSend(const void* data, size_t count, int type, int peer, Comm* c, void*) {
   if (type != kUint8 || peer < 0 || peer >= c->size) return kInvalidArgument;
-  return begin(*c, {{true, peer, static_cast<char*>(const_cast<void*>(data)), count}});
+  Call one;
+  one.add({true, peer, static_cast<char*>(const_cast<void*>(data)), count});
+  return begin(*c, one);
 }
 
 int ncclRecv(void* data, size_t count, int type, int peer, Comm* c, void*) {
   if (type != kUint8 || peer < 0 || peer >= c->size) return kInvalidArgument;
-  return begin(*c, {{false, peer, static_cast<char*>(data), count}});
+  Call one;
+  one.add({false, peer, static_cast<char*>(data), count});
+  return begin(*c, one);
 }
 
 int ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* c, void*) {
@@ -206,8 +216,8 @@ int ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* c, 
   Call parts;
   for (int r = 0; r < c->size; ++r) {
     if (r == c->rank) continue;
-    parts.push_back({true, r, to + static_cast<size_t>(c->rank) * count, count});
-    parts.push_back({false, r, to + static_cast<size_t>(r) * count, count});
+    parts.add({true, r, to + static_cast<size_t>(c->rank) * count, count});
+    parts.add({false, r, to + static_cast<size_t>(r) * count, count});
   }
   return begin(*c, parts);
 }

@@ -427,8 +427,7 @@ RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
   r.staged = through_nccl(config) || through_mpi(config);
   r.settings.threads = rank_threads(config, ranks);
   choose_device(r.settings, config.device, "device");
-  if (r.ranks > 1 && r.settings.target == Place::cuda)
-    r.settings.gpu = rank_gpu(config, ranks);
+  if (r.ranks > 1 && r.settings.target == Place::cuda) r.settings.gpu = rank_gpu(config, ranks);
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
   r.settings.tf32 = tf32;
   // First of all what may not be there. A described device need not.

@@ -79,8 +79,8 @@ TEST(NcclRuns, ARankThatDiesOrHangsEndsTheRun) {
   const Environment library("SNUG_LIBNCCL", kFakeNccl);
   for (const int signal : {SIGKILL, SIGSTOP}) {
     const Workspace w;
-    Child child(w.train_arguments("run", emu({"ranks=2", "zero=2", "save_steps=1",
-                                              "ddp_timeout=2.5s", "max_steps=100000"})));
+    Child child(w.train_arguments(
+        "run", emu({"ranks=2", "zero=2", "save_steps=1", "ddp_timeout=2.5s", "max_steps=100000"})));
     ASSERT_TRUE(child.read_until("step      3/"));
     const std::vector<pid_t> ranks = processes_of(child.pid());
     ASSERT_EQ(ranks.size(), 2u);
