@@ -1,13 +1,17 @@
 // snug calibrate: measures once what this machine can do and which kernels are fastest on it.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/calibrate/device_calibration.h"
+#include "tools/calibrate/disk_calibration.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
 #include "tools/session/device_choice.h"
@@ -82,16 +86,35 @@ void print(const DeviceCalibration& c, const std::string& path, bool measured) {
   if (!measured) fmt::print("--force measures again.\n");
 }
 
-// The word behind device=, the only thing that may stand beside flags.
-std::string device_of(const std::vector<std::string>& words) {
-  if (words.empty()) return "cpu";
-  constexpr std::string_view kKey = "device=";
+void print(const DiskCalibration& c, const std::string& path, bool measured) {
+  fmt::print("{}, a file of {}{}\n\n", c.disk, human_bytes(c.file_bytes),
+             c.direct ? "" : ", written through the page cache");
+  fmt::print("{:<26}{:>9.2f} GB/s\n", "read, in turn with writing", c.read_bytes * 1e-9);
+  fmt::print("{:<26}{:>9.2f} GB/s\n", "written", c.written_bytes * 1e-9);
+  fmt::print(
+      "\n{} {}; plans with offload_optimizer=disk there use {:.2f} GB/s. It took {:.1f} s.\n",
+      measured ? "Written to" : "Measured before, in", path, c.rate() * 1e-9, c.seconds);
+  if (!measured) fmt::print("--force measures again.\n");
+}
+
+// What is to be measured, the only word that may stand beside flags: of device=WORD or disk=FOLDER.
+struct What {
+  std::string device = "cpu", disk;
+};
+What what_of(const std::vector<std::string>& words) {
+  What what;
+  if (words.empty()) return what;
   const std::string& word = words.front();
-  if (words.size() > 1 || !word.starts_with(kKey) || word.size() == kKey.size())
-    fail(ErrorCode::usage, "flags and device=cpu, device=cuda or device=emu after snug calibrate",
+  const size_t equals = word.find('=');
+  const std::string key = word.substr(0, equals);
+  if (words.size() > 1 || equals == std::string::npos || equals + 1 == word.size() ||
+      (key != "device" && key != "disk"))
+    fail(ErrorCode::usage,
+         "flags and device=cpu, device=cuda, device=emu or disk=FOLDER after snug calibrate",
          fmt::format("\"{}\"", fmt::join(words, "\", \"")),
          "snug calibrate, or snug calibrate device=cuda for a GPU");
-  return word.substr(kKey.size());
+  (key == "device" ? what.device : what.disk) = word.substr(equals + 1);
+  return what;
 }
 
 // What is kept of this machine or device, or measured now and kept; and prints it.
@@ -139,6 +162,19 @@ int calibrate_the_device(const Settings& settings, double seconds, bool force, b
               write_device_calibration, device_calibration_json);
 }
 
+int calibrate_the_disk(const std::string& folder, double seconds, bool force, bool json) {
+  if (access(folder.c_str(), R_OK | W_OK | X_OK) != 0)
+    fail(ErrorCode::usage, "a folder to measure a disk in",
+         fmt::format("{}: {}", folder, std::strerror(errno)), "snug calibrate disk=.");
+  const std::string disk = disk_of(folder);
+  const auto measure = [&] {
+    tell(stderr, "Measuring {} ...\n", disk);
+    return calibrate_disk(folder, seconds);
+  };
+  return keep(disk_calibration_path(disk), disk, force, json, read_disk_calibration, measure,
+              write_disk_calibration, disk_calibration_json);
+}
+
 }  // namespace
 
 int calibrate_command(const Arguments& arguments) {
@@ -157,15 +193,24 @@ int calibrate_command(const Arguments& arguments) {
       .flag("--json", json, "print what was measured as JSON")
       .positionals("device=WORD", words,
                    "cpu; cuda or cuda:N, a GPU: its roofs, products, link, launches, and the "
-                   "bytes of its context and libraries; emu: the same of the emulator, to try it")
+                   "bytes of its context and libraries; emu: the same of the emulator, to try it. "
+                   "Or disk=FOLDER: how fast the disk there reads and writes optimizer states")
       .example("snug calibrate")
       .example("snug calibrate device=cuda")
+      .example("snug calibrate disk=. --seconds 5")
       .example("snug calibrate --threads 4 --force --json");
   if (!parser.parse(arguments)) return 0;
   if (!(seconds >= 0 && seconds <= 600))
     fail(ErrorCode::usage, "--seconds from 0 to 600", fmt::format("{}", seconds), "--seconds 15");
+  const What what = what_of(words);
+  if (!what.disk.empty()) {
+    if (parser.given("--threads"))
+      fail(ErrorCode::usage, "--threads for device=cpu", "--threads of a disk",
+           "leave --threads out");
+    return calibrate_the_disk(what.disk, seconds, force, json);
+  }
   Settings settings;
-  choose_device(settings, device_of(words), "device");
+  choose_device(settings, what.device, "device");
   if (settings.target != Place::cpu) {
     if (parser.given("--threads"))
       fail(ErrorCode::usage, "--threads for device=cpu", "--threads of a GPU or the emulator",

@@ -11,6 +11,10 @@ char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
+bool is_number(std::string_view word) {
+  return std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
@@ -41,6 +45,7 @@ std::string_view closest(std::string_view word, const std::vector<std::string_vi
   if (word.empty() || word.size() > kLongest) return best;
   int best_distance = 0;
   for (const std::string_view candidate : known) {
+    if (is_number(word) && is_number(candidate)) continue;  // no slip of the other
     const int distance = edit_distance(word, candidate);
     const int limit =
         std::max<int>(1, static_cast<int>(std::max(word.size(), candidate.size())) / 3);

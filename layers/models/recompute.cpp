@@ -77,6 +77,10 @@ std::optional<std::vector<int>> slots_of(const Key& key, std::string_view name, 
     std::replace(joined.begin(), joined.end(), ',', '+');
     advice = fmt::format("{}={}", key.name, joined);
   }
+  if (name == "cpu")  // as others name where the rest goes
+    advice = fmt::format(
+        "{}=block, for what backward needs; offload_optimizer=cpu for the optimizer's state",
+        key.name);
   fail(ErrorCode::usage,
        fmt::format("{} as auto, one of {}, names joined with +, or a map of layers to them",
                    key.name, fmt::join(known, ", ")),

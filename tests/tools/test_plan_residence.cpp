@@ -408,7 +408,7 @@ TEST(PlanDisk, SaysWhatTheDiskHasAndWhatAStepTakesOfIt) {
   EXPECT_EQ(assumed.disk.moved, 2 * bytes);
   EXPECT_DOUBLE_EQ(assumed.disk.seconds, 2 * (static_cast<double>(bytes) / 500e6 + 1e-8));
   EXPECT_GE(assumed.step_seconds, assumed.disk.seconds) << "one window overlaps with nothing";
-  cost.state_disk(1e6);
+  cost.state_disk(1e6, "disk_bandwidth");
   const Plan said = make_plan(r);
   EXPECT_DOUBLE_EQ(said.disk.seconds, 2 * (static_cast<double>(bytes) / 1e6 + 1e-8));
   EXPECT_NEAR(said.step_seconds - assumed.step_seconds, said.disk.seconds - assumed.disk.seconds,

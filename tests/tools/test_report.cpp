@@ -542,6 +542,24 @@ TEST(Report, LanesOnlyWhereStreamsAreUsed) {
   EXPECT_TRUE(has(lanes_picture(make_step_view(plan, 100, times), stream_of), " ms"));
 }
 
+// Bars to one scale of what is there, and none of an arena alone.
+TEST(Report, TiersHaveABarEach) {
+  Plan plan = hand_plan();
+  EXPECT_EQ(tiers_picture(plan), "");
+  plan.engine_bytes = 1000;
+  plan.disk.bytes = 4000;
+  std::string html = tiers_picture(plan);
+  EXPECT_EQ(markup_fault("<!DOCTYPE html>\n" + html), "");
+  EXPECT_TRUE(has(html, "width=\"250\" height=\"26\"><title>arena: " + grouped(1000)));
+  EXPECT_TRUE(has(html, "width=\"1000\" height=\"26\"><title>disk: " + grouped(4000)));
+  EXPECT_FALSE(has(html, "host: "));
+  plan.host_bytes = 2000;
+  html = tiers_picture(plan);
+  EXPECT_TRUE(has(html, "width=\"500\" height=\"26\"><title>host: " + grouped(2000)));
+  EXPECT_TRUE(has(html, "arena 1000 B, host "));
+  EXPECT_TRUE(has(report_html(plan, ReportRun{}), "<h2>Tiers</h2>"));
+}
+
 TEST(Report, LadderSaysItsNeighbours) {
   EXPECT_EQ(ladder_picture({}), "");
   const int64_t MiB = 1 << 20;

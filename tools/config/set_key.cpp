@@ -50,9 +50,15 @@ std::string to_policies(const Key& key, const ConfigNode& node) {
     }
     return node.text;  // what its names mean is the model's to say
   }
-  if (node.kind != ConfigNode::Kind::map || node.entries.empty())
+  if (node.kind != ConfigNode::Kind::map || node.entries.empty()) {
+    std::string joined;
+    for (const ConfigNode& item : node.items)
+      if (item.kind == ConfigNode::Kind::scalar)
+        joined += fmt::format("{}{}", joined.empty() ? "" : "+", item.text);
     fail(ErrorCode::usage, fmt::format("{} as a policy or a map of layers to policies", key.name),
-         node.describe(), map_example(key));
+         node.describe(),
+         joined.empty() ? map_example(key) : fmt::format("{}={}", key.name, joined));
+  }
   std::vector<Layers> seen;
   std::string text;
   for (const ConfigNode::Entry& entry : node.entries) {

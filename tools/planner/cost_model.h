@@ -74,9 +74,9 @@ class CostModel {
   const Rates& rates() const { return rates_; }
   // What the host beside the device takes for its own ops; null: not known, and as the device.
   const CostModel* host() const { return host_.get(); }
-  // As the user says it.
-  void state_disk(double rate) { rates_.disk = rate, disk_stated_ = true; }
-  bool disk_stated() const { return disk_stated_; }
+  // Of another than the assumed one: "calibrated", or the key that says it.
+  void state_disk(double rate, const std::string& from) { rates_.disk = rate, disk_from_ = from; }
+  const std::string& disk_from() const { return disk_from_; }
   void set_host(const CostModel& host) { host_ = std::make_shared<const CostModel>(host); }
 
  private:
@@ -85,7 +85,7 @@ class CostModel {
   Rates rates_;
   OpRates ops_;
   std::shared_ptr<const CostModel> host_;
-  bool disk_stated_ = false;
+  std::string disk_from_ = "assumed";
 };
 
 }  // namespace snug

@@ -29,7 +29,7 @@ struct HostUpdate {
 struct DiskTraffic {
   int64_t bytes = 0, moved = 0;
   double seconds = 0, rate = 0;
-  bool stated = false;  // the rate, by the user
+  std::string rate_from = "assumed";  // or calibrated, or disk_bandwidth, the key
 };
 
 // The plan that is to come out again (plan_file.h); its decisions are fixed in the request.

@@ -79,7 +79,7 @@ DiskTraffic disk_traffic(const Program& update, int64_t bytes, const CostModel& 
       sum.seconds += cost.seconds(op, 0);
       sum.moved += op.bytes;
     }
-  if (sum.moved > 0) sum.rate = cost.rates().disk, sum.stated = cost.disk_stated();
+  if (sum.moved > 0) sum.rate = cost.rates().disk, sum.rate_from = cost.disk_from();
   return sum;
 }
 
@@ -89,7 +89,9 @@ std::string disk_text(const DiskTraffic& t) {
       "on disk: {} of optimizer state, of which {} are read and written in {} a step at "
       "{:.2f} GB/s ({})",
       human_bytes(t.bytes), human_bytes(t.moved), human_seconds(t.seconds), t.rate / 1e9,
-      t.stated ? "disk_bandwidth" : "assumed; disk_bandwidth= says another");
+      t.rate_from == "assumed"
+          ? "assumed; disk_bandwidth= says another, snug calibrate disk=FOLDER measures it"
+          : t.rate_from);
 }
 
 nlohmann::json disk_json(const DiskTraffic& t) {
@@ -98,7 +100,7 @@ nlohmann::json disk_json(const DiskTraffic& t) {
           {"bytes_a_step", t.moved},
           {"seconds_a_step", t.seconds},
           {"bytes_per_second", t.rate},
-          {"rate", t.stated ? "disk_bandwidth" : "assumed"}};
+          {"rate", t.rate_from}};
 }
 
 HostUpdate host_update(const Program& update, const CostModel& cost) {

@@ -286,6 +286,44 @@ int64_t arena_lower_bound(const Plan& plan) {
   return peak.base + peak.packing.lower_bound;
 }
 
+std::string tiers_picture(const Plan& plan) {
+  struct Tier {
+    const char *name, *css;
+    int64_t bytes;
+  };
+  std::vector<Tier> tiers;
+  for (const Tier& t :
+       {Tier{"arena", "lane0", plan.engine_bytes}, Tier{"host", "lane2", plan.host_bytes},
+        Tier{"disk", "lane3", plan.disk.bytes}})
+    if (t.bytes > 0) tiers.push_back(t);
+  if (tiers.size() < 2) return "";
+  constexpr int kBar = 34;
+  int64_t most = 1;
+  std::string words;
+  for (const Tier& t : tiers) {
+    most = std::max(most, t.bytes);
+    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", t.name, human_bytes(t.bytes));
+  }
+  Plot plot(kBar * static_cast<int>(tiers.size()), "What rests where: " + words + ".");
+  double y = 4;
+  for (const Tier& t : tiers) {
+    plot.y_tick(y + kBar / 2.0 - 4, t.name);
+    plot.shape(fmt::format(
+        "<rect class=\"{}\" x=\"0\" y=\"{}\" width=\"{}\" height=\"{}\">"
+        "<title>{}: {} bytes</title></rect>\n",
+        t.css, coordinate(y),
+        coordinate(
+            std::max(1.0, Plot::kWidth * static_cast<double>(t.bytes) / static_cast<double>(most))),
+        kBar - 8, t.name, grouped(t.bytes)));
+    plot.overlay(level_label(y + kBar / 2.0 + 4, "at-right", human_bytes(t.bytes)));
+    y += kBar;
+  }
+  return "<h2>Tiers</h2>\n<p class=\"sub\">What rests where, to one scale: the arena, the host's "
+         "beside it, the "
+         "file on disk. None is part of another.</p>\n" +
+         plot.html("tiers");
+}
+
 std::string memory_picture(const Plan& plan, const StepView& view) {
   const int64_t bound = arena_lower_bound(plan);
   const int64_t room = plan.budget > 0 ? plan.budget - plan.runtime_bytes : 0;

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+
+#include "engine/memory/context.h"
 
 namespace snug {
 
@@ -11,6 +14,8 @@ double op_seconds(const OpRecord& op) {
 }
 
 int op_stream(const OpRecord& op) {
+  if (const std::string_view name = op.name; name == kReadDisk || name == kWriteDisk)
+    return kDiskLane;
   return static_cast<int>(op.stream);
 }
 
@@ -22,6 +27,8 @@ const char* lane_name(int stream) {
       return "to host";
     case 2:
       return "to device";
+    case kDiskLane:
+      return "disk";
     default:
       return "another stream";
   }

@@ -64,7 +64,7 @@ visibility:hidden;pointer-events:none;paint-order:stroke}
 margin:0 0 12px;font-size:13.5px;white-space:pre-line;overflow-wrap:anywhere;
 font-variant-numeric:tabular-nums}
 .about::first-line{font-weight:600}
-.lane0{fill:var(--s0)}.lane1{fill:var(--s1)}.lane2{fill:var(--s2)}
+.lane0{fill:var(--s0)}.lane1{fill:var(--s1)}.lane2{fill:var(--s2)}.lane3{fill:var(--s3)}
 .dot.here{background:var(--s1);width:11px;height:11px;margin:-5.5px 0 0 -5.5px}
 .lv.here{background:none;font-weight:600}
 .curve{fill:none;stroke-width:2;stroke-linejoin:round;vector-effect:non-scaling-stroke}

@@ -14,6 +14,9 @@ inline constexpr int kPictureColumns = 600;
 // Memory over one step: stacked bands, the lines of arena, budget and lower bound, the peak and
 // what holds it, a readout by category, and a table of the same.
 std::string memory_picture(const Plan& plan, const StepView& view);
+// What rests where: a bar for the arena, for the host's and for the disk, to one scale. Empty where the arena
+// is all there is.
+std::string tiers_picture(const Plan& plan);
 // Every tensor as a rectangle: x as above, y its address. What is too small to see is merged.
 std::string address_picture(const Plan& plan, const StepView& view);
 // When each stream works: a lane for each, x as above. Empty where only one stream is used.

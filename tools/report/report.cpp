@@ -215,6 +215,7 @@ std::string report_html(const Plan& plan, const ReportRun& run) {
         "is the optimizer. Point at a moment, or focus the picture and use the arrow keys, to read "
         "its bytes.</p>\n";
     out += memory_picture(plan, view);
+    out += tiers_picture(plan);
     out +=
         "<h2>Address map</h2>\n<p class=\"sub\">Where in the arena each tensor lies. Bare ground "
         "is unused at that moment. Point at a tensor, or focus the map and walk with the arrow "

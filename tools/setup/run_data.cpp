@@ -59,9 +59,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
                                    const std::optional<Tokenizer>& tokenizer, int64_t V,
                                    std::string& cache, std::string& text, bool& columns,
                                    const PrepareRoom& room, int64_t& most_bytes, bool found) {
-  if (given.empty())
-    fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
-         fmt::format("{}=input.txt", key));
+  require_given(given, key);
   const Sources sources = sort_sources(given, key, config.output_dir);
   for (const CorpusFile& file : sources.texts) columns |= has_text_column(file.path);
   std::vector<TokenFile> files;
@@ -209,6 +207,12 @@ void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* 
     eval->fill(first, count, tokens, targets, document_start);
   else
     train->fill_eval(first, count, tokens, targets, document_start);
+}
+
+void require_given(const std::vector<std::string>& given, const char* key) {
+  if (given.empty())
+    fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
+         fmt::format("{}=input.txt", key));
 }
 
 RunData rows_data(const std::shared_ptr<RowData>& rows) {

@@ -34,6 +34,8 @@ struct RunData {
                  int32_t* document_start = nullptr) const;
 };
 
+// Throws usage where a key names no data.
+void require_given(const std::vector<std::string>& given, const char* key);
 // Of rows that have been read.
 RunData rows_data(const std::shared_ptr<RowData>& rows);
 

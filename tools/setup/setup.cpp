@@ -27,6 +27,7 @@
 #include "tools/planner/residence.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
+#include "tools/setup/disk_setup.h"
 #include "tools/setup/optimizer_setup.h"
 #include "tools/setup/peft_setup.h"
 #include "tools/setup/plan_file.h"
@@ -115,42 +116,6 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          fmt::format("packed_weights: {} ({})", config.packed_weights,
                      config.where("packed_weights")),
          "packed_weights=none, or offload_params=none");
-}
-
-// States pass between the disk and memory that the host computes on.
-void check_disk(const RunConfig& config, const PlanRequest& r) {
-  if (r.offload_optimizer != "disk") {
-    if (!config.plan.empty()) return;  // which may say so
-    for (const char* key : {"offload_disk", "disk_bandwidth"})
-      if (config.origins.count(key) > 0)
-        tell(stderr, "Note: {} ({}) is nothing without offload_optimizer: disk.\n", key,
-             config.where(key));
-    return;
-  }
-  const std::string asked =
-      fmt::format("offload_optimizer: disk ({})", config.where("offload_optimizer"));
-  if (r.settings.target != Place::cpu)
-    fail(ErrorCode::unsupported, "device: cpu for offload_optimizer: disk",
-         fmt::format("{}, device: {}", asked, device_word(r.settings.target)),
-         "offload_optimizer=cpu, or device=cpu");
-  if (r.ranks > 1)
-    fail(ErrorCode::unsupported, "one rank for offload_optimizer: disk",
-         fmt::format("{}, ranks: {} ({})", asked, config.ranks, config.where("ranks")),
-         "ranks=1, or offload_optimizer=cpu");
-  if (r.offload_params == "cpu")
-    fail(ErrorCode::usage, "offload_optimizer: auto or cpu for offload_params: cpu",
-         fmt::format("{}, offload_params: cpu ({})", asked, config.where("offload_params")),
-         "offload_params=none, or offload_optimizer=cpu");
-  if (!config.offload_disk.empty() && config.target.empty() &&
-      access(config.offload_disk.c_str(), W_OK | X_OK) != 0)
-    fail(ErrorCode::usage, "offload_disk as a folder that is there and can be written to",
-         fmt::format("{} ({}): {}", config.offload_disk, config.where("offload_disk"),
-                     std::strerror(errno)),
-         "leave offload_disk out, for output_dir");
-  if (make_optimizer(r.optimizer)->state_names().empty())
-    fail(ErrorCode::usage, "an optimizer with states for offload_optimizer: disk",
-         fmt::format("{}, optim: {}", asked, config.optim),
-         "offload_optimizer=none, or sgd_momentum=0.9");
 }
 
 // A table that is trained has a gradient, and one that the head shares is read whole.
@@ -534,10 +499,7 @@ RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
   r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_disk(config, r);
-  r.settings.disk_folder = !config.offload_disk.empty() ? config.offload_disk
-                           : config.output_dir.empty()  ? "."
-                                                        : config.output_dir;
-  if (config.disk_bandwidth > 0) s.cost->state_disk(static_cast<double>(config.disk_bandwidth));
+  settle_disk(config, r, *s.cost);
   check_offload_params(config, r);
   check_offload_embedding(config, r);
   if (r.ranks > 1)

@@ -324,6 +324,7 @@ int TrainRun::run() {
   watch_for_save();
   if (ranks_) ranks_->open();
   if (leads()) check_output_dir();
+  if (!setup_.rows) require_given(config().train_data, "train_data");  // before the plan is shown
   if (ranks_) agree_on_request();
   if (ranks_) follow_resume();
   if (setup_.peft) check_base();

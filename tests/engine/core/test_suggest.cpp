@@ -21,6 +21,8 @@ TEST(Suggest, TakesTheNearest) {
   EXPECT_EQ(closest("a", {"b", "ab"}), "b");  // the first of equals
   EXPECT_EQ(closest("xyzzy", {"memory", "seed"}), "");
   EXPECT_EQ(closest("", {"a"}), "");
+  EXPECT_EQ(closest("4", {"0", "1", "auto"}), "");  // a number is no slip of another
+  EXPECT_EQ(closest("O", {"0", "1", "auto"}), "0");
   EXPECT_EQ(closest(std::string(100, 'a'), {std::string_view("aaaa")}), "");
 }
 

@@ -86,6 +86,15 @@ TEST(SlowDataForms, TheSameTokensGiveTheSameRun) {
   EXPECT_FALSE(exists(w.path("refused")));
 }
 
+// Nothing is planned for a run that has nothing to learn from.
+TEST(Data, NoneIsSaidBeforeThePlan) {
+  const Workspace w;
+  const Outcome o = w.train("run", {"train_data=null"});
+  EXPECT_EQ(o.code, 2);
+  EXPECT_EQ(o.out.find("hash"), std::string::npos) << o.out;
+  EXPECT_FALSE(exists(w.path("run")));
+}
+
 TEST(DataForms, TheColumnAndItsErrors) {
   const Workspace w;
   spill(w.path("a.jsonl"), jsonl(documents(80), "body"));

@@ -34,7 +34,8 @@ TEST(Disk, TheSameRunWithStatesInAFile) {
       return joined(joined(keys, {precision, "overwrite=true"}), more);
     };
     w.trained("memory", with(kMemory, {"max_steps=8"}));
-    const Outcome run = w.trained("disk", with(kDisk, {"max_steps=8", "disk_bandwidth=2GB"}));
+    const Outcome run =
+        w.trained("disk", with(kDisk, {"max_steps=8", "trace=true", "disk_bandwidth=2GB"}));
     expect_planned_is_measured(w, "disk");
     const Json plan = w.json("disk/plan.json"), memory = w.json("disk/memory.json");
     const int64_t bytes = plan["disk_bytes"];
@@ -53,7 +54,9 @@ TEST(Disk, TheSameRunWithStatesInAFile) {
                            "\n  on disk: ", " at 2.00 GB/s (disk_bandwidth)",
                            "disk reserved: " + exactly + " in " + w.path("disk"),
                            "disk: " + exactly + " planned, " + exactly + " on it; "});
-    expect_parts(slurp(w.path("disk/report.html")), {">disk</th>"});
+    expect_parts(slurp(w.path("disk/report.html")),
+                 {">disk</th>", "<h2>Tiers</h2>", "<title>disk: ", "<th scope=\"row\">disk</th>"});
+    expect_parts(slurp(w.path("disk/trace.json")), {"{\"name\":\"disk\"}"});
     expect_parts(slurp(w.path("disk/config.resolved.yaml")), {"\noffload_optimizer: disk"});
     for (const std::string& name : listing(w.path("disk")))
       EXPECT_EQ(name.find(".disk"), std::string::npos) << name;
@@ -81,6 +84,42 @@ TEST(Disk, TheSameRunWithStatesInAFile) {
   const Outcome there = w.trained("there", joined(kDisk, {"nvme_path=" + w.path("scratch")}));
   expect_parts(there.out, {" B in " + w.path("scratch")});
   EXPECT_TRUE(fs::is_empty(w.path("scratch")));
+}
+
+// A plan's rate is assumed until somebody says it or has it measured, of a disk of this machine.
+TEST(Disk, ItsRateIsWhatCalibrateFound) {
+  const Workspace w;
+  fs::create_directory(w.path("there"));
+  const std::vector<std::string> keys =
+      joined(kDisk, {"nvme_path=" + w.path("there"), "output_dir=" + w.path("none")});
+  const auto rate = [&](const std::vector<std::string>& more) {
+    return w.plan(joined(keys, more))["disk"];
+  };
+  EXPECT_EQ(rate({})["rate"], "assumed");
+  const Outcome o = run({"calibrate", "disk=" + w.path("there"), "--seconds", "0", "--json"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const Json c = Json::parse(o.out);
+  EXPECT_EQ(c["measured_now"], true);
+  EXPECT_TRUE(fs::is_empty(w.path("there")));
+  const double read = c["read_bytes"], written = c["written_bytes"];
+  EXPECT_GT(std::min(read, written), 0);
+  EXPECT_EQ(c["file_bytes"].get<int64_t>() % (2 << 20), 0);
+  const Json found = rate({});
+  EXPECT_EQ(found["rate"], "calibrated");
+  EXPECT_DOUBLE_EQ(found["bytes_per_second"], 2 * read * written / (read + written));
+  // By the folder that will be made.
+  EXPECT_EQ(w.plan(joined(kDisk, {"output_dir=" + w.path("there/new/run")}))["disk"]["rate"],
+            "calibrated");
+  EXPECT_EQ(rate({"disk_bandwidth=2GB"})["bytes_per_second"], 2e9);
+  EXPECT_EQ(rate({"target=cpu-8", "memory=1GiB"})["rate"], "assumed");
+  const Outcome again = run({"calibrate", "disk=" + w.path("there")});
+  expect_parts(again.out,
+               {"read, in turn with writing", " GB/s", "Measured before, in ", "--force"});
+  spill(c["path"].get<std::string>(), "{}");
+  const Outcome damaged =
+      w.trained("run", joined(kDisk, {"nvme_path=" + w.path("there"), "max_steps=1"}));
+  expect_parts(damaged.err, {"cannot be used: "});
+  expect_parts(damaged.out, {"(assumed; "});
 }
 
 // A run that lost power goes on with its states elsewhere, to the bits of one that was left alone: from
