@@ -107,6 +107,7 @@ void NcclTransport::attach(Context& ctx, std::byte* arena, int64_t bytes) {
                   static_cast<int64_t>(id.size()));
   device_ = &ctx.device();
   meet("attach", bytes);
+  ends_ = false;
   const std::error_code refused = start_worker(watch_, [this] { watch(); });
   if (refused)
     fail(ErrorCode::device, "a thread that watches ranks", refused.message(),

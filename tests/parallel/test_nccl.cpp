@@ -46,6 +46,30 @@ TEST(NcclLibraries, OneThatIsAbsentOrTooOldIsRefused) {
   refused(SNUG_FAKE_NCCL, "21605", std::string(SNUG_FAKE_NCCL) + ", version 2.16.5");
 }
 
+// NCCL itself, where it is installed: it has all functions, and names ranks on a machine without GPUs too.
+TEST(NcclLibraries, TheRealOneHasWhatIsTaken) {
+  constexpr int kAbsent = 77;
+  const pid_t child = fork();
+  if (child == 0) {
+    unsetenv(kNcclLibraryVariable);
+    try {
+      const NcclLibrary& nccl = NcclLibrary::load();
+      NcclLibrary::Id a{}, b{};
+      const bool good = nccl.version() >= NcclLibrary::kOldest &&
+                        nccl.make_id(a) == NcclLibrary::kSuccess &&
+                        nccl.make_id(b) == NcclLibrary::kSuccess && a != b;
+      _exit(good ? 0 : 1);
+    } catch (const Error&) {
+      _exit(kAbsent);
+    }
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kAbsent) GTEST_SKIP() << "no libnccl.so.2 where CUDA's libraries are";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 // The last piece does not fit the room: it passes in chunks, of which the last is shorter.
 TEST(NcclTransport, SumsInTheOrderOfRanksAndGathers) {
   test::use_fake_nccl();
