@@ -99,6 +99,24 @@ TEST(DecisionTable, ChangesAreSaidInItsOrder) {
       "micro-batches of 8 instead of 4, updates in backward, recompute norms, the optimizer's "
       "state with the host");
   EXPECT_EQ(changed_decisions(b, b), "");
+  // A word or a number says what it was, in either direction; a state of its own does not.
+  for (const Decision& row : decision_table()) {
+    Decisions other;
+    bool says = true;
+    if (const auto* of = std::get_if<int64_t Decisions::*>(&row.decided))
+      other.*(*of) += 3;
+    else if (const auto* type = std::get_if<DType Decisions::*>(&row.decided))
+      other.*(*type) = other.*(*type) == DType::bf16 ? DType::f32 : DType::bf16;
+    else if (const auto* packing = std::get_if<WeightPacking Decisions::*>(&row.decided))
+      other.*(*packing) = WeightPacking::both;
+    else if (const auto* flag = std::get_if<bool Decisions::*>(&row.decided))
+      other.*(*flag) = !(other.*(*flag)), says = false;
+    else
+      continue;
+    const Decisions first;
+    const std::string text = changed_decisions(first, other), was = " instead of ";
+    EXPECT_EQ(text, row.in_words(other) + (says ? was + row.text(first) : "")) << row.name;
+  }
 }
 
 }  // namespace

@@ -220,6 +220,10 @@ Plan make_plan(const PlanRequest& request) {
   return plan;
 }
 
+bool packed_copies_pay(int64_t weights, int64_t copies) {
+  return copies > 0 && copies < weights + weights / 2 + (1 << 20);
+}
+
 Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   const double started = monotonic_seconds();
   Plan plan;
@@ -406,9 +410,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       if (t.category == Category::weights) weights += t.bytes;
       if (t.category == Category::packed_weights) copies += t.bytes;
     }
-    // Copies are padded to whole panels, which in tiny models is a good part of them.
-    const bool pays = copies > 0 && copies < weights + weights / 2 + (1 << 20);
-    if (pays && s.lower_bound() <= room) finish(richer, *session, search, r.budget);
+    if (packed_copies_pay(weights, copies) && s.lower_bound() <= room)
+      finish(richer, *session, search, r.budget);
     if (richer.fits && richer.decisions.packed_weights == d.packed_weights)
       plan = std::move(richer);
   }

@@ -380,4 +380,8 @@ class PlanSearch {
   std::map<std::pair<const Config*, int64_t>, double> config_bounds_;  // of mixed stacks
 };
 
+// Whether decoding wins by packed copies of `copies` bytes beside weights of `weights` bytes: where they
+// are twice the size, nothing. They are padded to whole panels, a good part of them in tiny models.
+bool packed_copies_pay(int64_t weights, int64_t copies);
+
 }  // namespace snug

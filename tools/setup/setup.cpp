@@ -240,13 +240,6 @@ void make_rewarding(ModelSpec& spec, HeadKind of_folder, const std::optional<Tok
   spec.problem = Problem::regression;
 }
 
-// Of the processor beside a GPU.
-CostModel host_cost(int threads, DType compute) {
-  const std::optional<Calibration> known = resolve_calibration(threads);
-  return known ? calibrated_cost(*known, compute)
-               : CostModel::uncalibrated(plan_instruction_set(), threads);
-}
-
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
   return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors,
                                             10 * room->facts.major + room->facts.minor, compute)
@@ -269,6 +262,12 @@ void check_policies(const RunConfig& config, const Model& model) {
 }
 
 }  // namespace
+
+CostModel host_cost(int threads, DType compute) {
+  const std::optional<Calibration> known = resolve_calibration(threads);
+  return known ? calibrated_cost(*known, compute)
+               : CostModel::uncalibrated(plan_instruction_set(), threads);
+}
 
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
                      int64_t T, std::string* why) {

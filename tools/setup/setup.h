@@ -60,6 +60,8 @@ std::string threads_warning(int64_t configured, const Processors& processors);
 // This machine's calibration; says on standard error if there is one that cannot be used.
 std::optional<Calibration> resolve_calibration(int threads);
 std::unique_ptr<KernelTable> resolve_kernels(int threads);
+// Of the processor beside a GPU, with so many threads: what was measured, else what is assumed.
+CostModel host_cost(int threads, DType compute);
 // The budget: what was set, else what is free less a reserve, which are both stated; 0 where it was
 // set. At least 1, since 0 is no limit.
 int64_t resolve_memory(int64_t configured, int64_t* reserve, int64_t* free);

@@ -280,14 +280,9 @@ void TrainRun::log_step(double step_seconds) {
   if (startup_ >= 0) m.leg = leg_;
   m.predicted_tokens_per_second = plan_.tokens_per_second();
   if (!untrained_ && timed_steps_++ >= 0) timed_seconds_ += step_seconds;
-  const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
-  if (total_ > 0 && done > 0)
-    m.remaining =
-        (now - started_) / static_cast<double>(done) * static_cast<double>(total_ - at_.step);
-  if (config().max_time > 0) {
-    const double left = std::max(0.0, config().max_time - m.elapsed);
-    m.remaining = m.remaining < 0 ? left : std::min(m.remaining, left);
-  }
+  m.remaining =
+      remaining_seconds(now - started_, resumed_ ? resumed_->position.step : 0, at_.step, total_,
+                        config().max_time > 0 ? std::max(0.0, config().max_time - m.elapsed) : -1);
   if (!due) {
     log_->live(m);
     return;
