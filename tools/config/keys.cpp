@@ -192,7 +192,8 @@ std::vector<Key> other_keys() {
        .doc = "threads of computation, of each rank; auto: one per core the process may use, shared by the ranks",
        .example = "2", .unset = "auto", .range = {.min = 1, .max = 1024}},
       {.name = "ranks", .section = "machine", .kind = K::integer, .field = &C::ranks,
-       .doc = "processes that share every step on this machine's cores; memory is that of each; of a target, devices",
+       .doc = "processes that share every step, on this machine's cores or, with device: cuda, a GPU each; memory is "
+              "that of each; of a target, devices",
        .example = "2", .range = {.min = 1, .max = 4096}},
       {.name = "zero", .section = "machine", .kind = K::choice, .field = &C::zero,
        .doc = "what each of several ranks keeps its piece of: 0 nothing, 1 states and masters, 2 gradients too, 3 weights "
@@ -202,9 +203,9 @@ std::vector<Key> other_keys() {
        "target: nvlink, nvlink3, pcie5, pcie4, 400GbE, ..., 10GbE; null: pcie4", .example = "nvlink", .unset = "null"},
       {.name = "transport", .section = "machine", .kind = K::choice, .field = &C::transport,
        .doc = "what carries what ranks tell each other: local, memory that they share; mpi, messages of Open MPI's, "
-              "under mpirun, through buffers that are planned; auto: mpi where a launcher says that they are on "
-              "several machines. The bits are the same",
-       .example = "local", .choices = "auto local mpi"},
+              "under mpirun, through buffers that are planned; nccl, between GPUs, likewise; auto: nccl on "
+              "device: cuda, else mpi where a launcher says that they are on several machines. Sums are the same",
+       .example = "local", .choices = "auto local mpi nccl"},
       {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout, .doc = "how long a "
        "rank waits for another before the run ends", .example = "60s", .range = kAboveZero},
       {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,

@@ -15,6 +15,7 @@
 #include "engine/seams/weight_codes.h"
 #include "engine/simt/emu.h"
 #include "optim/kahan.h"
+#include "parallel/nccl_transport.h"
 #include "parallel/rank_comm.h"
 #include "tools/costs/save_ring_size.h"
 #include "tools/costs/state_bytes.h"
@@ -105,11 +106,12 @@ int64_t process_private_bytes() {
 
 // Of Open MPI 4.1 2.8 MiB, and 0.1 MiB for each other rank, were measured.
 int64_t runtime_bytes_of(const PlanRequest& r) {
-  const int64_t mpi = r.staged ? (int64_t{4} << 20) + r.ranks * (int64_t{192} << 10) : 0;
-  return r.runtime_bytes >= 0
-             ? r.runtime_bytes
-             : declared_runtime_bytes(r.settings.threads, r.model->spec().V, r.settings.target) +
-                   mpi;
+  const Place place = r.settings.target;
+  int64_t more = 0;
+  if (r.staged && place == Place::cpu) more = (int64_t{4} << 20) + r.ranks * (int64_t{192} << 10);
+  if (r.staged && place == Place::cuda) more = nccl_bytes(r.ranks);
+  if (r.runtime_bytes >= 0) return r.runtime_bytes + (place == Place::cuda ? more : 0);
+  return declared_runtime_bytes(r.settings.threads, r.model->spec().V, place) + more;
 }
 
 int64_t free_bytes_now(const PlanRequest& r) {
@@ -119,7 +121,7 @@ int64_t free_bytes_now(const PlanRequest& r) {
   const int64_t bytes =
       ram && r.reserve > 0 ? r.budget : make_device(Place::cpu)->memory_info().available_bytes;
   // Ranks share RAM; a budget that was not set is a rank's already.
-  const int64_t share = ram && r.reserve > 0 ? bytes : bytes / r.ranks;
+  const int64_t share = ram && r.reserve > 0 ? bytes : bytes / r.ranks_on_machine;
   return std::max<int64_t>(1, share - (ram ? runtime_bytes_of(r) : 0));
 }
 

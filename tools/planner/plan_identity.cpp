@@ -10,6 +10,7 @@
 #include "layers/models/fingerprint.h"
 #include "optim/settings.h"
 #include "tools/planner/plan.h"
+#include "tools/planner/rank_words.h"
 #include "tools/session/device_choice.h"
 
 namespace snug {
@@ -41,7 +42,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
        r.kv_length > 0 ? fmt::format("{} tokens", r.kv_length) : "none"}};
   if (r.ranks > 1) facts["ranks"] = std::to_string(r.ranks);
   if (r.ranks > 1) facts["zero"] = std::to_string(r.zero);
-  if (r.staged) facts["transport"] = "mpi";
+  if (r.staged) facts["transport"] = transport_word(r.settings.target);
   if (r.pairs.any())
     facts["loss_type"] =
         fmt::format("{}, {} {} in a window",

@@ -86,7 +86,7 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"kernels", choices_json(plan.kernels)}};
   add_decisions(j, d);
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
-  if (d.staged) j["transport"] = "mpi";
+  if (d.staged) j["transport"] = transport_word(plan.place);
   if (d.pairs.any()) j["pairs_per_window"] = d.pairs.per_window;
   if (d.pairs.cached) j["precompute_ref_log_probs"] = true;
   if (d.pairs.any() && !d.pairs.reward) j["loss_type"] = facts_of(d.pairs.loss.kind).name;

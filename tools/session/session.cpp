@@ -28,8 +28,9 @@ bool learns_magnitudes(const Model& model) {
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
-  return d.offload.none() && !d.offload_optimizer && !d.states_on_disk && !d.offload_params &&
-         !d.offload_gradients && !d.update_in_backward;
+  // Ranks meet on the host at each collective.
+  return d.ranks == 1 && d.offload.none() && !d.offload_optimizer && !d.states_on_disk &&
+         !d.offload_params && !d.offload_gradients && !d.update_in_backward;
 }
 
 void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
@@ -109,9 +110,13 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   fork_program_ = schedule_.find("fork");
 }
 
+Session::~Session() {
+  if (comm_ && comm_ != planned_comm_.get()) comm_->detach();
+}
+
 void Session::open() {
   if (!ctx_.planning()) ctx_.reserve(schedule_);
-  if (!ctx_.planning() && comm_) comm_->attach(ctx_.arena_base(), ctx_.arena_bytes());
+  if (!ctx_.planning() && comm_) comm_->attach(ctx_);
   prepare_kernels(ctx_);
   ctx_.program(schedule_, root_, [&] { make_residents(); });
   if (generate_ >= 0) ctx_.program(schedule_, generate_, [&] { make_generation(); });

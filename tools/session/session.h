@@ -130,6 +130,7 @@ class Session : private CodeSink {
       : Session(place, model, decisions, OptimizerConfig(), settings, schedule, comm) {
     optimizer_ = std::move(optimizer);
   }
+  ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 

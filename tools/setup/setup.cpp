@@ -150,12 +150,13 @@ void stay_on_device(PlanRequest& r) {
 // Of what was set, or is in a plan that is followed.
 void check_graphs(const RunConfig& config, const PlanRequest& r) {
   std::string away = r.offload.none() ? "" : "offload: " + r.offload.text();
+  if (r.ranks > 1) away += fmt::format("{}ranks: {}", away.empty() ? "" : ", ", r.ranks);
   for (const ResidenceKey& key : residence_keys())
     if (r.*key.asked != key.device)
       away += fmt::format("{}{}: {}", away.empty() ? "" : ", ", key.name, r.*key.asked);
   if (away.empty() && !r.update_in_backward.value_or(false)) return;
   fail(ErrorCode::unsupported,
-       "nothing with the host and no update in backward for cuda_graphs: on",
+       "nothing with the host, no update in backward and one rank for cuda_graphs: on",
        away.empty() ? fmt::format("a plan with updates in backward ({})", config.plan) : away,
        "cuda_graphs=auto");
 }
@@ -273,7 +274,7 @@ Place resolve_place(const RunConfig& config) {
   return place_of(config.device);
 }
 
-RunSetup make_setup(RunConfig config, bool looks) {
+RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
   RunSetup s;
   std::optional<Target> target;
   if (!config.target.empty()) target = find_target(config.target);
@@ -360,9 +361,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.optimizer = optimizer_setup(config, *s.model, s.model_folder.empty());
   r.paged_states = pages_states(config);
   r.ranks = static_cast<int>(config.ranks);
-  r.staged = through_mpi(config);
-  r.settings.threads = rank_threads(config);
+  r.staged = through_nccl(config) || through_mpi(config);
+  r.settings.threads = rank_threads(config, ranks);
   choose_device(r.settings, config.device, "device");
+  if (r.ranks > 1 && r.settings.target == Place::cuda) r.settings.gpu = rank_gpu(config, ranks);
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
   r.settings.tf32 = tf32;
   // First of all what may not be there. A described device need not.
@@ -457,7 +459,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
     r.whole_device = config.memory == 0;
   }
-  if (r.ranks > 1 && r.reserve > 0) r.budget = std::max<int64_t>(1, r.budget / r.ranks);
+  r.ranks_on_machine = ranks_on_machine(config, ranks);
+  // Ranks share the host's memory, and have a device's each.
+  if (r.ranks > 1 && r.reserve > 0 && !own_memory)
+    r.budget = std::max<int64_t>(1, r.budget / r.ranks_on_machine);
   r.host_budget = config.host_memory;
   // Ranks share the host.
   if (target && config.host_memory == 0) r.host_budget = target->host_bytes / r.ranks;
@@ -471,7 +476,7 @@ RunSetup make_setup(RunConfig config, bool looks) {
     if (row.check != nullptr) row.check(config, r);
   if (r.ranks > 1)
     settle_ranks(config, r);
-  else if (config.transport == "mpi")
+  else if (config.transport == "mpi" || config.transport == "nccl")
     tell(stderr, "Note: transport: {} ({}) carries nothing: there is one rank.\n", config.transport,
          config.where("transport"));
   if (r.ranks == 1 && config.zero != "auto" && config.zero != "0")

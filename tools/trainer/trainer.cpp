@@ -165,6 +165,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   s.update();
 
   const StepState& state = s.state();
+  if (ranks_) ranks_->check();
   const double loss = state.loss_sum / static_cast<double>(state.loss_tokens);
   skipped_ = state.found_inf && step_skipped();
   if (!skipped_ && (state.found_inf || !std::isfinite(loss))) {
@@ -316,6 +317,7 @@ void watch_for_save() {
 
 int TrainRun::run() {
   watch_for_save();
+  if (ranks_) ranks_->open();
   if (leads()) check_output_dir();
   if (!setup_.rows) require_given(config().train_data, "train_data");  // before the plan is shown
   if (ranks_) agree_on_request();
@@ -354,14 +356,8 @@ int TrainRun::run() {
     std::error_code error;
     fs::remove_all(new_tokens, error);
     new_data.emplace(new_tokens);
-  } else {
-    ranks_->meet_whenever("the tokens");
   }
-  data_ = setup_.rows ? rows_data(setup_.rows)
-                      : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
-                                     text_length(), new_tokens, true, prepare_room(), !leads(),
-                                     false, setup_.model->front());
-  if (leads()) meet("the tokens");
+  read_data(new_tokens);
   clock_.lap("data");
   if (resumed_ && !data_.rows && leads()) keep_own_tokens();
   data_fingerprint_ = data_.rows ? data_.rows->fingerprint()
