@@ -350,15 +350,23 @@ TEST(RankCheckpoints, LinesThatCannotBeReadAreTold) {
   });
 }
 
-// One that gave up while it was waited for without an end leaves the time-out as it was.
-TEST(RankCheckpoints, ThePatienceOfAMeetingEndsWithIt) {
-  auto groups = LocalGroup::of_threads(2);
-  Group& group = *groups[0];
-  group.set_timeout(7);
-  RunRanks ranks(std::move(groups[0]));
-  groups[1]->give_up("the disk is full");
-  EXPECT_THROW(ranks.meet_whenever("the tokens"), Error);
-  EXPECT_EQ(group.timeout(), 7);
+// Who goes on is waited for beyond the time-out; who gave up is not.
+TEST(RankCheckpoints, WhoIsAliveIsWaitedFor) {
+  test::on_ranks(
+      2,
+      [](int rank, LocalGroup& group) {
+        if (rank == 1) {
+          EXPECT_NO_THROW(group.barrier("the tokens"));
+          return group.give_up("the disk is full");
+        }
+        {
+          const RunRanks::Alive alive(group);
+          std::this_thread::sleep_for(std::chrono::seconds(3));
+        }
+        group.barrier("the tokens");
+        EXPECT_THROW(group.barrier("the data"), Error);
+      },
+      2);
 }
 
 // final/ is put together of the ranks' pieces, in either dtype, a few rows at a time.

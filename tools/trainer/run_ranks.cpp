@@ -70,7 +70,7 @@ void RunRanks::open() {
 
 RunRanks::~RunRanks() = default;
 
-RunRanks::Alive::Alive(RunRanks& ranks) : group_(*ranks.group_) {
+RunRanks::Alive::Alive(Group& group) : group_(group) {
   const std::error_code refused = start_worker(thread_, [this] {
     std::unique_lock lock(mutex_);
     while (!ends_) {

@@ -43,7 +43,7 @@ class RunRanks {
   // and whoever is gone meanwhile is named to them. Before programs: its thread takes memory.
   class Alive {
    public:
-    explicit Alive(RunRanks& ranks);
+    explicit Alive(Group& group);
     ~Alive();
     Alive(const Alive&) = delete;
     Alive& operator=(const Alive&) = delete;
@@ -57,6 +57,7 @@ class RunRanks {
   };
   // All ranks have the same text, such as the hash of a plan. Throws collective.
   void same(const char* what, const std::string& text);
+  Group& group() { return *group_; }
   // What this rank has of its machine.
   RankRoom share_machine() { return snug::share_machine(*group_, local_rank_, local_size_); }
   // All ranks see what rank 0, which made it, writes to `folder` of output_dir. Throws usage.

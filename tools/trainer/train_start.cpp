@@ -137,7 +137,7 @@ void TrainRun::keep_own_tokens() {
 void TrainRun::read_data(const std::string& new_tokens) {
   if (ranks_) ranks_->check_shared(new_tokens);
   std::optional<RunRanks::Alive> alive;
-  if (ranks_ && leads()) alive.emplace(*ranks_);
+  if (ranks_ && leads()) alive.emplace(ranks_->group());
   if (!leads()) meet("the tokens");
   data_ = setup_.rows ? rows_data(setup_.rows)
                       : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
