@@ -303,8 +303,6 @@ const std::vector<Untested>& untested_errors() {
        "root, as whom tests run, has no limit on processes"},
       {"parallel/nccl_transport.cpp", "a thread that watches ranks",
        "root, as whom tests run, has no limit on processes"},
-      {"tools/trainer/run_ranks.cpp", "a thread that tells other ranks",
-       "root, as whom tests run, has no limit on processes"},
       {"layers/ops/attention_cudnn_cuda.cpp", "a handle that takes no stream",
        "no machine without a GPU, a driver and cuDNN comes there"},
       {"layers/ops/attention_cudnn_cuda.cpp", "cuDNN to run a graph",
