@@ -14,7 +14,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,7 +35,17 @@ using OptimArgs = std::vector<std::pair<std::string, double>>;
 // a draw of (seed, step, state, element): to the nearest one, a mean of squares would stop to fall
 // where a step changes it by less than half a unit, 1 / 512.
 enum class StateForm : uint8_t { f32, bf16, codes8, codes4 };
-const char* to_string(StateForm form);  // fp32, bf16, 8bit, 4bit
+
+// A form as names and keys have it: all that knows forms but for the loops and kernels of bf16.
+struct StateFormFacts {
+  StateForm form;
+  const char* word;          // of the key optim_state
+  std::string_view ends[2];  // of a name of optim that asks for it
+  const char* codecs[2];     // of quant/: of states, and of squares; null: no codes
+  const char* doc;           // what the key says of it; or empty
+};
+std::span<const StateFormFacts> state_forms();  // in the order of StateForm
+const char* to_string(StateForm form);
 
 // Tensors with fewer elements keep states in f32 where others have codes, as in bitsandbytes. The
 // whole tensor counts, wherever its pieces are.

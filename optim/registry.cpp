@@ -262,19 +262,13 @@ OptimName optim_name(std::string_view name) {
   OptimName out;
   if (out.paged = name.starts_with("paged_"); out.paged) name.remove_prefix(6);
   const Made* entry = find_entry(name);
-  // adamw8bit is how bitsandbytes' classes are written.
-  constexpr struct {
-    std::string_view end;
-    StateForm state;
-  } kEnds[] = {{"_8bit", StateForm::codes8}, {"8bit", StateForm::codes8},
-               {"_4bit", StateForm::codes4}, {"4bit", StateForm::codes4},
-               {"_bf16", StateForm::bf16},   {"_32bit", StateForm::f32}};
-  for (const auto& [end, state] : kEnds) {
-    if (entry != nullptr || !name.ends_with(end)) continue;
-    entry = find_entry(name.substr(0, name.size() - end.size()));
-    out.state = state;
-    out.says_state = true;
-  }
+  for (const StateFormFacts& form : state_forms())
+    for (const std::string_view end : form.ends) {
+      if (entry != nullptr || end.empty() || !name.ends_with(end)) continue;
+      entry = find_entry(name.substr(0, name.size() - end.size()));
+      out.state = form.form;
+      out.says_state = true;
+    }
   out.facts = entry == nullptr ? nullptr : &entry->facts;
   return out;
 }

@@ -45,7 +45,7 @@ struct OptimFacts {
 const std::vector<OptimFacts>& optimizer_facts();
 const OptimFacts* find_optimizer(std::string_view name);
 
-// What a name of optim says: [paged_]NAME[_8bit | _4bit | _bf16 | _32bit], NAME a name or an alias.
+// What a name of optim says: [paged_]NAME[END of a form of states], NAME a name or an alias.
 struct OptimName {
   const OptimFacts* facts = nullptr;  // null: no such optimizer
   StateForm state = StateForm::f32;

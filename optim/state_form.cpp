@@ -1,4 +1,7 @@
-// How the states of an optimizer rest: which codec each of them has, and which tensors keep f32.
+// How the states of an optimizer rest: the forms there are, which codec each state has, and which
+// tensors keep f32.
+#include <vector>
+
 #include "engine/core/error.h"
 #include "optim/adam_mini.h"
 #include "optim/directed.h"
@@ -8,21 +11,49 @@
 
 namespace snug {
 
+std::span<const StateFormFacts> state_forms() {
+  static constexpr StateFormFacts forms[] = {
+      {StateForm::f32, "fp32", {"_32bit"}, {}, ""},
+      {StateForm::bf16, "bf16", {"_bf16"}, {}, "half; rounded at random, the same in every run"},
+      {StateForm::codes8,
+       "8bit",
+       {"_8bit", "8bit"},  // adamw8bit is how bitsandbytes' classes are written
+       {"dynamic8", "dynamic8_unsigned"},
+       "blocks of 256 with their largest magnitude, as bitsandbytes; tensors below 4096 numbers, "
+       "and "
+       "embeddings of a model trained from scratch, keep fp32"},
+      {StateForm::codes4,
+       "4bit",
+       {"_4bit", "4bit"},
+       {"dynamic4", "linear4_unsigned"},
+       "blocks of 128, as torchao"},
+  };
+  return forms;
+}
+
+namespace {
+
+const StateFormFacts& facts_of(StateForm form) {
+  const auto i = static_cast<size_t>(form);
+  require(i < state_forms().size() && state_forms()[i].form == form, "a form of states");
+  return state_forms()[i];
+}
+
+}  // namespace
+
 const char* to_string(StateForm form) {
-  if (form == StateForm::f32) return "fp32";
-  if (form == StateForm::bf16) return "bf16";
-  if (form == StateForm::codes8) return "8bit";
-  require(form == StateForm::codes4, "a form of states");
-  return "4bit";
+  return facts_of(form).word;
 }
 
 const Codec* codec_of_state(StateForm form, bool squares) {
   // Found once: a step takes nothing from the heap.
-  static const Codec* const eight[] = {&codec("dynamic8"), &codec("dynamic8_unsigned")};
-  static const Codec* const four[] = {&codec("dynamic4"), &codec("linear4_unsigned")};
-  if (form == StateForm::codes8) return eight[squares ? 1 : 0];
-  if (form == StateForm::codes4) return four[squares ? 1 : 0];
-  return nullptr;
+  static const std::vector<const Codec*> found = [] {
+    std::vector<const Codec*> all;
+    for (const StateFormFacts& f : state_forms())
+      for (const char* name : f.codecs) all.push_back(name == nullptr ? nullptr : &codec(name));
+    return all;
+  }();
+  return found[2 * static_cast<size_t>(facts_of(form).form) + (squares ? 1 : 0)];
 }
 
 namespace {

@@ -65,6 +65,10 @@ class Group {
   // Which rank said so: that one itself, or another of it.
   virtual int who_told() const = 0;
   bool given_up() const { return who_gave_up() >= 0; }
+  // Throws collective if somebody did.
+  void check() const {
+    if (given_up()) throw_given_up();
+  }
   virtual std::string reason() const = 0;
 
  protected:

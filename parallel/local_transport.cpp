@@ -14,7 +14,7 @@ constexpr int64_t kChunkBytes = 256 << 10;
 
 }  // namespace
 
-void LocalTransport::attach(std::byte* arena, int64_t bytes) {
+void LocalTransport::attach(Context& /*ctx*/, std::byte* arena, int64_t bytes) {
   group_.attach(arena, bytes);
   arena_ = arena;
   bytes_ = bytes;
@@ -26,13 +26,13 @@ const std::byte* LocalTransport::theirs(int rank, const View& mine) const {
   return group_.arena(rank) + at;
 }
 
-void LocalTransport::all_gather(const View& full, const View& mine, int threads) {
+void LocalTransport::all_gather(Context& ctx, const View& full, const View& mine) {
   group_.barrier("all_gather", static_cast<uint64_t>(full.bytes()));
   const int64_t bytes = mine.bytes(), chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
   auto* const to = static_cast<std::byte*>(full.data);
   // Pieces that are spans of `full` lie at another place in it on every rank.
   const bool inside = mine.data == to + rank() * bytes;
-  parallel_for(threads, chunks * size(), [&](int64_t i) {
+  parallel_for(ctx.threads(), chunks * size(), [&](int64_t i) {
     // Each rank begins with its own, so that not all read from one.
     const int from = static_cast<int>((i / chunks + rank()) % size());
     const int64_t begin = i % chunks * kChunkBytes, n = std::min(kChunkBytes, bytes - begin);
@@ -51,18 +51,11 @@ void LocalTransport::sum(const GradView& mine, const View& full, int threads) {
   sum_ranks(mine, from, size(), threads);
 }
 
-void LocalTransport::reduce_scatter_sum(const GradView& mine, const View& full,
-                                        const View& /*staging*/, int threads) {
+void LocalTransport::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full,
+                                        const View& /*staging*/) {
   group_.barrier("reduce_scatter", static_cast<uint64_t>(full.bytes()));
-  sum(mine, full, threads);
+  sum(mine, full, ctx.threads());
   group_.barrier("reduce_scatter: read", static_cast<uint64_t>(full.bytes()));
-}
-
-void LocalTransport::all_reduce_sum(const View& x, const View& staging, int threads) {
-  const int64_t n = x.elements() / size();
-  const View own = x.reshaped({x.elements()}).rows(rank() * n, n);
-  reduce_scatter_sum({own, false}, x, staging, threads);
-  all_gather(x, own, threads);
 }
 
 }  // namespace snug

@@ -18,11 +18,10 @@ class LocalTransport final : public Transport {
   explicit LocalTransport(LocalGroup& group) : group_(group) {}
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
-  void attach(std::byte* arena, int64_t bytes) override;
-  void all_gather(const View& full, const View& mine, int threads) override;
-  void reduce_scatter_sum(const GradView& mine, const View& full, const View& staging,
-                          int threads) override;
-  void all_reduce_sum(const View& x, const View& staging, int threads) override;
+  void attach(Context& ctx, std::byte* arena, int64_t bytes) override;
+  void all_gather(Context& ctx, const View& full, const View& mine) override;
+  void reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full,
+                          const View& staging) override;
   bool shares_memory() const override { return true; }
   void exchange(const char* what, void* out, const void* mine, int64_t bytes) override {
     group_.exchange(what, out, mine, bytes);

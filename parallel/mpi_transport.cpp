@@ -17,7 +17,7 @@ constexpr int64_t kMessageBytes = 8 << 20;  // of a gather, at most
 MpiTransport::MpiTransport(MpiGroup& group) : group_(group) {}
 
 // MPI takes memory of its own the first time that it sends so much to so many: before the first step.
-void MpiTransport::attach(std::byte* /*arena*/, int64_t bytes) {
+void MpiTransport::attach(Context& /*ctx*/, std::byte* /*arena*/, int64_t bytes) {
   group_.barrier("attach", static_cast<uint64_t>(bytes));
   constexpr int kRounds = 4;
   const int64_t most = staging_of(kStagingBytes, 1, size()).chunk;
@@ -63,7 +63,7 @@ void MpiTransport::land(const char* what, Flight& f) {
   f.count = 0;
 }
 
-void MpiTransport::all_gather(const View& full, const View& mine, int /*threads*/) {
+void MpiTransport::all_gather(Context& /*ctx*/, const View& full, const View& mine) {
   group_.barrier("all_gather", static_cast<uint64_t>(full.bytes()));
   const int64_t bytes = mine.bytes();
   auto* const to = static_cast<std::byte*>(full.data);
@@ -81,8 +81,8 @@ void MpiTransport::all_gather(const View& full, const View& mine, int /*threads*
   }
 }
 
-void MpiTransport::reduce_scatter_sum(const GradView& mine, const View& full, const View& staging,
-                                      int threads) {
+void MpiTransport::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full,
+                                      const View& staging) {
   group_.barrier("reduce_scatter", static_cast<uint64_t>(full.bytes()));
   const int64_t piece = mine.view.elements(), each = size_of(full.dtype);
   const auto [chunk, halves] = staging_of(piece, each, size());
@@ -113,15 +113,8 @@ void MpiTransport::reduce_scatter_sum(const GradView& mine, const View& full, co
     const std::byte* parts[kMostRanks];
     parts[rank()] = from + (rank() * piece + k * chunk) * each;
     for (int i = 1; i < size(); ++i) parts[(rank() + i) % size()] = place(k, i);
-    sum_ranks({own.rows(k * chunk, length(k)), mine.add}, parts, size(), threads);
+    sum_ranks({own.rows(k * chunk, length(k)), mine.add}, parts, size(), ctx.threads());
   }
-}
-
-void MpiTransport::all_reduce_sum(const View& x, const View& staging, int threads) {
-  const int64_t n = x.elements() / size();
-  const View own = x.reshaped({x.elements()}).rows(rank() * n, n);
-  reduce_scatter_sum({own, false}, x, staging, threads);
-  all_gather(x, own, threads);
 }
 
 }  // namespace snug

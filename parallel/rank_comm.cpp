@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "parallel/group.h"
+#include "parallel/rank_sum_simt.h"
 
 namespace snug {
 
@@ -21,9 +23,16 @@ int64_t received_bytes(const OpRecord& op, int ranks) {
   return -1;
 }
 
-void RankComm::attach(std::byte* arena, int64_t bytes) {
+void Transport::all_reduce_sum(Context& ctx, const View& x, const View& staging) {
+  const int64_t n = x.elements() / size();
+  const View own = x.reshaped({x.elements()}).rows(rank() * n, n);
+  reduce_scatter_sum(ctx, {own, false}, x, staging);
+  all_gather(ctx, x, own);
+}
+
+void RankComm::attach(Context& ctx) {
   require(transport_ != nullptr, "ranks that run");
-  transport_->attach(arena, bytes);
+  transport_->attach(ctx, ctx.arena_base(), ctx.arena_bytes());
 }
 
 void RankComm::check(Context& ctx, const View& full, const View& piece) const {
@@ -31,7 +40,8 @@ void RankComm::check(Context& ctx, const View& full, const View& piece) const {
           "size() equal pieces of one dtype");
   if (ctx.planning()) return;
   require(transport_ != nullptr, "ranks that run");
-  require(ctx.host_reads(), "collectives in memory that the host reads");
+  require(ctx.host_reads() || transport_->on_device(),
+          "collectives in memory that the transport reads");
 }
 
 Staging staging_of(int64_t piece, int64_t element_bytes, int ranks) {
@@ -51,7 +61,7 @@ Tensor RankComm::staging(Context& ctx, const View& full) const {
 void RankComm::all_gather(Context& ctx, const View& full, const View& mine) {
   check(ctx, full, mine);
   Op op(ctx, "all_gather", {.flops = 0, .bytes = 2 * full.bytes()});
-  if (op.run()) transport_->all_gather(full, mine, ctx.threads());
+  if (op.run()) transport_->all_gather(ctx, full, mine);
 }
 
 void RankComm::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) {
@@ -59,7 +69,7 @@ void RankComm::reduce_scatter_sum(Context& ctx, const GradView& mine, const View
   const Tensor room = staging(ctx, full);
   Op op(ctx, mine.add ? "reduce_scatter_add" : "reduce_scatter",
         {.flops = full.elements(), .bytes = full.bytes() + (mine.add ? 2 : 1) * mine.view.bytes()});
-  if (op.run()) transport_->reduce_scatter_sum(mine, full, room.view(), ctx.threads());
+  if (op.run()) transport_->reduce_scatter_sum(ctx, mine, full, room.view());
 }
 
 void RankComm::all_reduce_sum(Context& ctx, const View& x) {
@@ -67,13 +77,22 @@ void RankComm::all_reduce_sum(Context& ctx, const View& x) {
   check(ctx, x, x.rows(0, x.elements() / size_));
   const Tensor room = staging(ctx, x);
   Op op(ctx, "all_reduce", {.flops = x.elements(), .bytes = 3 * x.bytes()});
-  if (op.run()) transport_->all_reduce_sum(x, room.view(), ctx.threads());
+  if (op.run()) transport_->all_reduce_sum(ctx, x, room.view());
 }
 
 void RankComm::sum_step(Context& ctx, const View& state) {
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
+  // Where kernels compute they sum too.
+  Tensor all_states;
+  if (ctx.by_kernels())
+    all_states =
+        ctx.tensor(Name("ranks.steps"), {size_ * state.bytes()}, DType::u8, Category::workspace);
   Op op(ctx, "sum_step", {.flops = 4 * size_, .bytes = size_ * state.bytes()});
   if (!op.run()) return;
+  if (ctx.by_kernels()) {
+    transport_->all_gather(ctx, all_states, state);
+    return on_queue(ctx, [&](auto& queue) { sum_steps_on(queue, state, all_states, size_); });
+  }
   struct Sums {
     double loss, squares;
     int64_t tokens, bad;

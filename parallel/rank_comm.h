@@ -22,13 +22,19 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual void attach(std::byte* arena, int64_t bytes) = 0;
-  virtual void all_gather(const View& full, const View& mine, int threads) = 0;
+  // Before the first of the others: of an arena that is reserved.
+  virtual void attach(Context& ctx, std::byte* arena, int64_t bytes) = 0;
+  // Behind the last: that context ends.
+  virtual void detach() noexcept {}
+  virtual void all_gather(Context& ctx, const View& full, const View& mine) = 0;
   // `staging`: staging_of()'s elements, of full's dtype, or no tensor if shares_memory().
-  virtual void reduce_scatter_sum(const GradView& mine, const View& full, const View& staging,
-                                  int threads) = 0;
-  virtual void all_reduce_sum(const View& x, const View& staging, int threads) = 0;
+  virtual void reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full,
+                                  const View& staging) = 0;
+  // By these two, of spans of x.
+  void all_reduce_sum(Context& ctx, const View& x, const View& staging);
   virtual bool shares_memory() const = 0;
+  // Whether it moves what the host cannot read, on the device's streams.
+  virtual bool on_device() const { return false; }
   // out[r] = what rank r gave: `bytes` of each, Group::kMostExchanged at most.
   virtual void exchange(const char* what, void* out, const void* mine, int64_t bytes) = 0;
 };
@@ -55,7 +61,10 @@ class RankComm final : public Comm {
         staged_(!transport.shares_memory()) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void attach(std::byte* arena, int64_t bytes) override;
+  void attach(Context& ctx) override;
+  void detach() noexcept override {
+    if (transport_) transport_->detach();
+  }
   void all_gather(Context& ctx, const View& full, const View& mine) override;
   void reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) override;
   void all_reduce_sum(Context& ctx, const View& x) override;

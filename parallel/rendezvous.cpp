@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
@@ -22,21 +23,31 @@ namespace {
 constexpr const char* kSlurmRank = "SLURM_PROCID";
 
 struct Launcher {
-  const char *rank, *size, *local;
+  const char *rank, *size, *local_rank, *local_size;
   const char* keys[2];  // that name the start
 };
 constexpr Launcher kLaunchers[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", {"MASTER_PORT", "TORCHELASTIC_RUN_ID"}},
+    {"RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     {"MASTER_PORT", "TORCHELASTIC_RUN_ID"}},
     {"OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
      {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", {"PMI_JOBID", "HYDRA_JOBID"}},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"PMI_JOBID", "HYDRA_JOBID"}},
     {"MV2_COMM_WORLD_RANK",
      "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_RANK",
      "MV2_COMM_WORLD_LOCAL_SIZE",
      {"MPIRUN_ID", "PMI_JOBID"}},
-    {kSlurmRank, "SLURM_STEP_NUM_TASKS", "none", {"SLURM_JOB_ID", "SLURM_STEP_ID"}}};
+    {kSlurmRank,
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     "SLURM_NTASKS_PER_NODE",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}}};
 
 int number_of(const Variables& variables, const char* name) {
   const char* const text = variables(name);
@@ -48,6 +59,39 @@ int number_of(const Variables& variables, const char* name) {
          fmt::format("{}={}", name, text),
          fmt::format("unset {}, or a launcher that sets it", name));
   return static_cast<int>(value);
+}
+
+// The number that a list like "8(x3),4" has for machine `index`; 0: none.
+int number_of_list(const std::string& list, int index) {
+  for (size_t at = 0; at < list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    const std::string entry = list.substr(at, end - at);
+    const size_t times = entry.find("(x");
+    const int count =
+        times == std::string::npos ? 1 : std::max(1, std::atoi(entry.c_str() + times + 2));
+    if (index < count) return std::max(0, std::atoi(entry.c_str()));
+    index -= count;
+    at = end + 1;
+  }
+  return 0;
+}
+
+// How many ranks are on this machine and which of them this is. Where nothing says it ranks of several
+// machines are taken to be spread alike, in the order of machines.
+void place_here(const Variables& variables, const Launcher& l, int nodes, ForeignPlace& p) {
+  const bool apart = !p.apart.empty();
+  p.local_size = 0;
+  const char* const list = variables("SLURM_STEP_TASKS_PER_NODE");
+  if (!apart)
+    p.local_size = p.size;
+  else if (l.rank == kSlurmRank && list && variables("SLURM_NODEID"))
+    p.local_size = number_of_list(list, number_of(variables, "SLURM_NODEID"));
+  if (p.local_size == 0 && variables(l.local_size))
+    p.local_size = number_of(variables, l.local_size);
+  if (p.local_size <= 0 || p.local_size > p.size)
+    p.local_size = (p.size + std::max(1, nodes) - 1) / std::max(1, nodes);
+  p.local_rank =
+      variables(l.local_rank) ? number_of(variables, l.local_rank) : p.rank % p.local_size;
 }
 
 [[noreturn]] void system_refused(const char* what) {
@@ -192,15 +236,21 @@ std::optional<ForeignPlace> foreign_place(const Variables& variables) {
     if (rank >= size)
       fail(ErrorCode::usage, fmt::format("a rank below {}", said),
            fmt::format("{}={}", l.rank, rank), fmt::format("unset {} and {}", l.rank, l.size));
-    const char* const nodes = l.rank == kSlurmRank ? variables("SLURM_STEP_NUM_NODES") : nullptr;
+    const bool step = l.rank == kSlurmRank && variables("SLURM_STEP_NUM_NODES");
+    const int nodes = step ? number_of(variables, "SLURM_STEP_NUM_NODES") : 1;
     if (size > kMostRanks)
       fail(ErrorCode::unsupported, fmt::format("at most {} ranks", kMostRanks), said,
            "fewer ranks");
-    found = ForeignPlace{rank, size, said, "", ""};
-    if (nodes && std::strcmp(nodes, "1") != 0)
+    found.emplace();
+    found->rank = rank;
+    found->size = size;
+    found->said = said;
+    if (nodes > 1)
       found->apart = fmt::format("{}, SLURM_STEP_NUM_NODES={}", said, nodes);
-    else if (variables(l.local) && number_of(variables, l.local) != size)
-      found->apart = fmt::format("{}, {}={}", said, l.local, variables(l.local));
+    else if (l.rank != kSlurmRank && variables(l.local_size) &&
+             number_of(variables, l.local_size) != size)
+      found->apart = fmt::format("{}, {}={}", said, l.local_size, variables(l.local_size));
+    place_here(variables, l, nodes, *found);
     for (const char* const key : l.keys)
       if (const char* const value = variables(key))
         found->key += fmt::format("{}{}", found->key.empty() ? "" : "-", value);

@@ -150,6 +150,39 @@ train() {
   rm -rf "$run"
 }
 
+# ranks PRECISION: `snug train` on two GPUs, whose tensors NCCL moves: at every stage the losses are the same, the
+# arena is as planned on both, and what the driver says of the rest is within what the plan declares.
+ranks() {
+  local start=$SECONDS zero log="$work/log" verdict=passed first='' losses rank memory runtime=0 most=0
+  echo "== snug train, two ranks, $1"
+  for zero in 0 1 2 3; do
+    rm -rf "$work/run"
+    if ! "$bin/snug" train "model={type: gpt2, n_layer: 4, n_embd: 512, n_head: 8, n_positions: 512, vocab_size: 50257, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0}" \
+      init=scratch "train_data=$work/tokens.bin" "output_dir=$work/run" device=cuda ranks=2 "zero=$zero" \
+      "precision=$1" max_length=512 global_batch_size=16 per_device_train_batch_size=8 max_steps=12 \
+      learning_rate=1e-4 logging_steps=1 eval_fraction=0 save_steps=0 ddp_timeout=120s >"$log" 2>&1; then
+      verdict="FAILED (zero $zero)" failed=1
+      cat "$log" && cat "$log" >>"$work/failures"
+      continue
+    fi
+    losses=$(sed -n 's/.*"loss":\([0-9.e+-]*\).*/\1/p' "$work/run/metrics.jsonl" | tr '\n' ' ')
+    [[ -n $first ]] || first=$losses
+    if [[ $losses != "$first" ]]; then
+      verdict="FAILED (zero $zero: losses $losses, not $first)" failed=1
+    fi
+    for rank in "$work/run" "$work/run/ranks/1"; do
+      memory=$rank/memory.json
+      runtime=$(number measured_runtime_bytes "$memory") most=$(number planned_runtime_bytes "$memory")
+      if [[ $(number planned_engine_bytes "$memory") != "$(number measured_engine_bytes "$memory")" ]] ||
+        ((${runtime:-0} > ${most:-0})); then
+        verdict="FAILED (zero $zero: $(tr -d '\n' <"$memory" | cut -c1-300))" failed=1
+      fi
+    done
+  done
+  rows+=("| \`snug train\` on two GPUs, $1, stages 0 to 3 | $verdict | losses alike; runtime $runtime B of $most B | $((SECONDS - start)) s |")
+  rm -rf "$work/run"
+}
+
 # beside NAME LAYERS WIDTH HEADS BATCH MODE...: PyTorch on the same shapes.
 beside() {
   local name=$1 layers=$2 width=$3 heads=$4 batch=$5 what=eager out="$work/peer"
@@ -211,6 +244,11 @@ fi
 if wanted train; then
   # Tokens of 16 bits, all below 32768: what they say does not matter for the time of a step.
   head -c 8388608 /dev/urandom | LC_ALL=C tr '\200-\377' '\000-\177' >"$work/tokens.bin"
+  if (($(grep -c '^GPU ' <<<"$gpus") > 1)); then
+    for precision in fp32 bf16 fp16; do ranks "$precision"; done
+  else
+    rows+=("| ranks on GPUs, by NCCL | not run: one GPU | | |")
+  fi
   torch=no
   if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && [[ -f $peer ]]; then
     torch=yes

@@ -251,6 +251,12 @@ void copy_beside(Device& device, void* to, const void* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
+bool event_done([[maybe_unused]] const Device& device, [[maybe_unused]] EventId event) {
+  if constexpr (kCudaBuilt)
+    if (device.place() == Place::cuda) return cuda_event_done(device, event);
+  return true;  // compute is done when it is issued
+}
+
 std::unique_ptr<Device> make_device(Place place, [[maybe_unused]] int index) {
   switch (place) {
     case Place::cpu:

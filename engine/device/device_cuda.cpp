@@ -166,6 +166,11 @@ class CudaDevice final : public Device {
     check_call(cudaEventRecord(event(s, n), stream(s)), "record an event");
     return n * kStreams + s;
   }
+  bool done(EventId e) const {
+    return cudaSetDevice(index_) == cudaSuccess &&
+           cudaEventQuery(event(static_cast<StreamId>(e % kStreams), e / kStreams)) !=
+               cudaErrorNotReady;
+  }
   void wait_on_host(EventId e) override {
     check_call(cudaEventSynchronize(event(static_cast<StreamId>(e % kStreams), e / kStreams)),
                "wait for an event on the host");
@@ -280,6 +285,11 @@ class CudaDevice final : public Device {
 };
 
 }  // namespace
+
+bool cuda_event_done(const Device& device, EventId event) {
+  require(device.place() == Place::cuda, "a device of the place cuda");
+  return static_cast<const CudaDevice&>(device).done(event);
+}
 
 void cuda_copy_beside(Device& device, void* to, const void* from, int64_t bytes) {
   require(device.place() == Place::cuda, "a device of the place cuda");

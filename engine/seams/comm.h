@@ -13,8 +13,10 @@ class Comm {
   virtual ~Comm() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Once, between programs: all ranks have reserved arenas of one schedule; this one's is here.
-  virtual void attach(std::byte* arena, int64_t bytes) = 0;
+  // Once, between programs: all ranks have reserved arenas of one schedule; this one's is the context's.
+  virtual void attach(Context& ctx) = 0;
+  // That context ends.
+  virtual void detach() noexcept {}
   // full = the ranks' `mine`, one behind the other. `mine` is a tensor, or part of one that is the same
   // on all ranks, or this rank's span of `full`.
   virtual void all_gather(Context& ctx, const View& full, const View& mine) = 0;

@@ -9,7 +9,7 @@
 namespace snug {
 
 DiskStateStore::DiskStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options)
-    : set_(std::move(set)) {
+    : KeptStates(std::move(set)) {
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   int64_t all = 0;
   for (const WindowCut& cut : cut_windows(table, set_.whole, window, options.by_part, spans_)) {

@@ -10,12 +10,13 @@
 
 #include <vector>
 
+#include "engine/stores/kept_states.h"
 #include "engine/stores/state_places.h"
 #include "engine/stores/windows.h"
 
 namespace snug {
 
-class DiskStateStore final : public StateStore {
+class DiskStateStore final : public KeptStates {
  public:
   struct Options {
     int64_t window = 0;    // elements of one at most, a multiple of 256; 0: see usual_window()
@@ -24,22 +25,14 @@ class DiskStateStore final : public StateStore {
   // Call inside the root program.
   DiskStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);
 
-  const std::vector<StateSpan>& spans() const override { return spans_; }
-  int states() const override { return static_cast<int>(set_.names.size()); }
   int windows() const override { return static_cast<int>(windows_.size()); }
   std::span<const StateSpan> window(int w) const override;
   void select(WindowRange range) override;
   void open(Context& ctx, int w) override;
   void close(Context& ctx, int w) override;
   bool writes_back() const override { return true; }
-  RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
-  int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
-  int64_t numbers(int k, const StateSpan& span) const override {
-    return set_.numbers(k, span.param, span.elements);
-  }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
-  void release(Context&, int, const StateSpan&) override {}
   View stored(int k, int64_t first) const override;
   View stored_scales(int k, int64_t first) const override;
   void read_stored(Context& ctx, void* to, int k, int64_t first, bool scales,
@@ -66,8 +59,6 @@ class DiskStateStore final : public StateStore {
   Piece piece(int k, int64_t first, bool scales, int64_t n) const;
   View part(int k, const StateSpan& span) const;  // of the open window, all of state k
 
-  StateSet set_;
-  std::vector<StateSpan> spans_;
   std::vector<Window> windows_;
   Tensor checksums_, room_;
   int open_ = -1;

@@ -10,7 +10,7 @@
 namespace snug {
 OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set,
                                          Options options)
-    : set_(std::move(set)),
+    : KeptStates(std::move(set)),
       states_(static_cast<int>(set_.names.size())),
       weights_(options.weights),
       on_host_(options.on_host),

@@ -27,12 +27,13 @@
 #include <optional>
 #include <vector>
 
+#include "engine/stores/kept_states.h"
 #include "engine/stores/state_places.h"
 #include "engine/stores/windows.h"
 
 namespace snug {
 
-class OffloadedStateStore final : public StateStore {
+class OffloadedStateStore final : public KeptStates {
  public:
   struct Options {
     bool master = false;   // the parameters too
@@ -48,8 +49,6 @@ class OffloadedStateStore final : public StateStore {
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);
 
-  const std::vector<StateSpan>& spans() const override { return spans_; }
-  int states() const override { return states_; }
   int windows() const override { return static_cast<int>(windows_.size()); }
   std::span<const StateSpan> window(int w) const override;
   void select(WindowRange range) override;
@@ -57,15 +56,9 @@ class OffloadedStateStore final : public StateStore {
   void close(Context& ctx, int w) override;
   bool on_host() const override { return on_host_; }
   bool writes_back() const override { return !on_host_; }
-  RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
-  int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
-  int64_t numbers(int k, const StateSpan& span) const override {
-    return set_.numbers(k, span.param, span.elements);
-  }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;
-  void release(Context&, int, const StateSpan&) override {}
   bool has_weights() const override { return weights_.has_value() || stages_; }
   View acquire_weights(Context& ctx, const StateSpan& span) override;
   View stored(int k, int64_t first) const override;
@@ -120,13 +113,11 @@ class OffloadedStateStore final : public StateStore {
   const Window& opened(const StateSpan& span) const;
   const Window& window_of(int64_t first) const;
 
-  StateSet set_;
   int states_;
   std::optional<DType> weights_;
   bool on_host_, stages_;
   DType compute_;
   OnDevice on_device_;
-  std::vector<StateSpan> spans_;
   std::vector<Window> windows_;
   std::vector<Tensor> all_;  // of every state, the windows one behind the other
   Tensor master_, rounded_;

@@ -5,7 +5,7 @@
 namespace snug {
 
 PlainStateStore::PlainStateStore(Context& ctx, const ParamTable& table, StateSet set, bool by_part)
-    : set_(std::move(set)), spans_(whole_parameter_spans(table)) {
+    : KeptStates(std::move(set), whole_parameter_spans(table)) {
   const std::vector<int> run = run_of_params(table);
   const auto run_of = [&](size_t i) { return run[static_cast<size_t>(spans_[i].param)]; };
   for (size_t i = 0; i < spans_.size(); ++i) {

@@ -9,7 +9,7 @@ namespace snug {
 
 OffloadedShardStore::OffloadedShardStore(Context& ctx, const ParamTable& table, StateSet set,
                                          const Comm& comm, Options options)
-    : set_(std::move(set)),
+    : KeptStates(std::move(set)),
       options_(options),
       shards_(table, Shards::Range::trained),
       rank_(comm.rank()) {

@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "engine/stores/gathered_params.h"
+#include "engine/stores/kept_states.h"
 #include "engine/stores/offloaded_states.h"
 #include "engine/stores/shards.h"
 
 namespace snug {
 
-class OffloadedShardStore final : public StateStore {
+class OffloadedShardStore final : public KeptStates {
  public:
   struct Options {
     bool master = false;  // fp32 parameters too
@@ -31,22 +32,17 @@ class OffloadedShardStore final : public StateStore {
   OffloadedShardStore(Context& ctx, const ParamTable& table, StateSet set, const Comm& comm,
                       Options options);
 
-  const std::vector<StateSpan>& spans() const override { return spans_; }
-  int states() const override { return inner_->states(); }
   int windows() const override { return inner_->windows(); }
   std::span<const StateSpan> window(int w) const override {
-    const auto& [first, count] = windows_[static_cast<size_t>(w)];
-    return std::span(spans_).subspan(first, count);
+    return spans_of_window(windows_[static_cast<size_t>(w)]);
   }
   void select(WindowRange range) override { inner_->select(range); }
   void open(Context& ctx, int w) override { inner_->open(ctx, open_ = w); }
   void close(Context& ctx, int w) override { inner_->close(ctx, w); }
   bool writes_back() const override { return true; }
-  RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
   View acquire(Context& ctx, int k, const StateSpan& span) override {
     return inner_->acquire(ctx, k, kept(span));
   }
-  void release(Context&, int, const StateSpan&) override {}
   View acquire_master(Context& ctx, const StateSpan& span) override;
   bool has_weights() const override { return options_.weights != nullptr && options_.master; }
   View acquire_weights(Context& ctx, const StateSpan& span) override;
@@ -64,13 +60,11 @@ class OffloadedShardStore final : public StateStore {
   // The same of the range of pieces; of one that is empty, the begin of the open window.
   StateSpan kept(const StateSpan& span) const;
 
-  StateSet set_;
   Options options_;
   Shards shards_;
   int rank_;
   ParamTable pieces_;
   std::unique_ptr<OffloadedStateStore> inner_;
-  std::vector<StateSpan> spans_;
   std::vector<std::pair<size_t, size_t>> windows_;  // first and number of its spans
   std::vector<WindowRange> of_runs_;
   int open_ = 0;

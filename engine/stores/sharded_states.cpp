@@ -8,7 +8,10 @@ namespace snug {
 
 ShardedStateStore::ShardedStateStore(Context& ctx, const ParamTable& table, StateSet set,
                                      const Comm& comm, Options options)
-    : comm_(comm), set_(std::move(set)), options_(options), shards_(table, Shards::Range::trained) {
+    : KeptStates(std::move(set)),
+      comm_(comm),
+      options_(options),
+      shards_(table, Shards::Range::trained) {
   for (const std::vector<StateSpan>& window : shards_.cut_alike(table, comm.rank())) {
     windows_.emplace_back(spans_.size(), window.size());
     spans_.insert(spans_.end(), window.begin(), window.end());

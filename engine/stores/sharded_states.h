@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "engine/stores/gathered_params.h"
+#include "engine/stores/kept_states.h"
 #include "engine/stores/shards.h"
 #include "engine/stores/state_places.h"
 
 namespace snug {
 
-class ShardedStateStore final : public StateStore {
+class ShardedStateStore final : public KeptStates {
  public:
   struct Options {
     bool master = false;  // fp32 parameters too
@@ -26,17 +27,12 @@ class ShardedStateStore final : public StateStore {
   ShardedStateStore(Context& ctx, const ParamTable& table, StateSet set, const Comm& comm,
                     Options options);
 
-  const std::vector<StateSpan>& spans() const override { return spans_; }
-  int states() const override { return static_cast<int>(states_.size()); }
   int windows() const override { return static_cast<int>(windows_.size()); }
   std::span<const StateSpan> window(int w) const override {
-    const auto& [first, count] = windows_[static_cast<size_t>(w)];
-    return std::span(spans_).subspan(first, count);
+    return spans_of_window(windows_[static_cast<size_t>(w)]);
   }
-  RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
-  void release(Context&, int, const StateSpan&) override {}
   View acquire_master(Context& ctx, const StateSpan& span) override;
   bool has_weights() const override { return options_.weights != nullptr && options_.master; }
   View acquire_weights(Context& ctx, const StateSpan& span) override;
@@ -65,11 +61,9 @@ class ShardedStateStore final : public StateStore {
   const View& flat(int k) const { return states_[static_cast<size_t>(k)].view(); }
 
   const Comm& comm_;
-  StateSet set_;
   Options options_;
   Shards shards_;
-  std::vector<StatePlaces> places_;  // by rank
-  std::vector<StateSpan> spans_;
+  std::vector<StatePlaces> places_;                 // by rank
   std::vector<std::pair<size_t, size_t>> windows_;  // first and number of its spans
   std::vector<Tensor> states_;
   Tensor master_;

@@ -9,28 +9,28 @@ namespace snug {
 
 Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy, Update update)
     : table_(table), policy_(policy), update_(std::move(update)) {
-  require(!policy.offload_weights || (policy.offload_states && policy.trains),
+  require(!policy.offload_params || (policy.offload_optimizer && policy.trains),
           "weights with the host where the optimizer's state is");
   require(!policy.offload_gradients || (policy.trains && !policy.update_in_backward),
           "gradients with the host where some are kept");
-  require(!policy.update_on_host || (policy.offload_states && policy.offload_gradients),
+  require(!policy.update_on_host || (policy.offload_optimizer && policy.offload_gradients),
           "states and gradients with the host that updates");
   require(!policy.states_on_disk || (policy.trains && !policy.update_in_backward &&
-                                     !policy.offload_states && policy.comm == nullptr),
+                                     !policy.offload_optimizer && policy.comm == nullptr),
           "states on disk that this process updates behind backward");
   require(policy.comm == nullptr ||
-              !(policy.offload_weights || policy.offload_tables || policy.offload_gradients),
+              !(policy.offload_params || policy.offload_tables || policy.offload_gradients),
           "ranks that keep weights and gradients on the device");
   require(policy.zero == 0 || (policy.comm != nullptr && policy.trains), "ranks to share a run");
   if (policy.zero == 3)
     gathered_ = std::make_unique<GatheredParamStore>(ctx, table, policy.compute, *policy.comm);
-  else if (!policy.offload_weights)
+  else if (!policy.offload_params)
     params_ = std::make_unique<PlainParamStore>(ctx, table, policy.compute, policy.offload_tables);
   if (policy.trains) make_training(ctx);
   if (!table.coded().empty()) {
     ParamStore& others = params();
     coded_ = std::make_unique<CodedParamStore>(ctx, table, policy.compute, others,
-                                               policy.offload_weights);
+                                               policy.offload_params);
   }
 }
 
@@ -41,33 +41,33 @@ void Stores::make_training(Context& ctx) {
     cut_ =
         ctx.planning() ? shards_->cut_widest(table_) : shards_->cut_alike(table_, p.comm->rank());
   }
-  if (p.separate_master && !p.offload_states && p.zero == 0)
+  if (p.separate_master && !p.offload_optimizer && p.zero == 0)
     master_ = ctx.tensor(Name("master"), {table_.trained_elements()}, DType::f32, Category::master);
-  const bool by_part = p.update_in_backward || p.offload_weights || p.offload_gradients;
+  const bool by_part = p.update_in_backward || p.offload_params || p.offload_gradients;
   if (p.zero >= 2 && !p.update_in_backward)
     scattered_ = std::make_unique<ScatteredGradSink>(ctx, table_, *shards_, p.gradients, *p.comm);
   else if (!p.update_in_backward && !p.offload_gradients)
     plain_ = std::make_unique<PlainGradSink>(ctx, table_, p.gradients);
-  if (p.offload_states && p.zero > 0) {
+  if (p.offload_optimizer && p.zero > 0) {
     auto store = std::make_unique<OffloadedShardStore>(
         ctx, table_, p.states, *p.comm,
         OffloadedShardStore::Options{.master = p.separate_master, .weights = gathered_.get()});
     shards_away_ = store.get();
     states_ = std::move(store);
     if (scattered_) scattered_->set_windows(shards_away_->of_runs());
-  } else if (p.offload_states) {
+  } else if (p.offload_optimizer) {
     auto store = std::make_unique<OffloadedStateStore>(
         ctx, table_, p.states,
         OffloadedStateStore::Options{
             .master = p.separate_master,
             .by_part = by_part,
-            .weights = p.offload_weights ? std::optional(p.compute) : std::nullopt,
+            .weights = p.offload_params ? std::optional(p.compute) : std::nullopt,
             .on_host = p.update_on_host,
             .compute = p.compute});
     offloaded_ = store.get();
     if (p.update_on_host && params_) offloaded_->set_device_weights(ctx, params_->whole(), 0);
     states_ = std::move(store);
-    if (p.offload_weights)
+    if (p.offload_params)
       streamed_ = std::make_unique<StreamedParamStore>(ctx, table_, p.compute, *offloaded_,
                                                        p.offload_tables);
   } else if (p.states_on_disk) {

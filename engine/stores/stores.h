@@ -19,6 +19,7 @@
 #include "engine/stores/coded_params.h"
 #include "engine/stores/disk_states.h"
 #include "engine/stores/gathered_params.h"
+#include "engine/stores/homes.h"
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
 #include "engine/stores/plain_gradients.h"
@@ -32,21 +33,13 @@
 
 namespace snug {
 
-struct StorePolicy {
-  DType compute = DType::f32;       // of the weights that layers read
-  bool trains = false;              // gradients, states and masters too
-  bool separate_master = false;     // trained parameters in f32 beside weights of 16 bits; else the
-                                    // weights are the parameters
-  DType gradients = DType::f32;     // or bf16
-  StateSet states;                  // the optimizer's
-  bool update_in_backward = false;  // updating_gradients.h
-  bool offload_states = false;      // offloaded_states.h: states and masters
-  bool states_on_disk = false;   // disk_states.h: in place of that; not in backward, nor with ranks
-  bool offload_weights = false;  // streamed_params.h: weights of parts, with offload_states;
-                                 // and codes of those that rest in codes
-  bool offload_tables = false;   // frozen tables of rows, in either home of weights: with `trains`
-  bool offload_gradients = false;  // offloaded_gradients.h: not with update_in_backward
-  bool update_on_host = false;     // offloaded_states.h: with offload_states, offload_gradients
+struct StorePolicy : Homes {
+  DType compute = DType::f32;    // of the weights that layers read
+  bool trains = false;           // gradients, states and masters too
+  bool separate_master = false;  // trained parameters in f32 beside weights of 16 bits; else the
+                                 // weights are the parameters
+  DType gradients = DType::f32;  // or bf16
+  StateSet states;               // the optimizer's
   // Ranks that share the work; null: one. With some, neither weights nor gradients rest with the host,
   // and states of pieces do where all are of one dtype without scales.
   Comm* comm = nullptr;

@@ -34,8 +34,9 @@ int main(int argc, char** argv) {
     threads.emplace_back([&, r] {
       LocalGroup& group = *groups[static_cast<size_t>(r)];
       LocalTransport t(group);
+      Context ctx(Place::cpu, {});
       std::vector<float> memory(static_cast<size_t>(2 * n), 1.0f);
-      t.attach(reinterpret_cast<std::byte*>(memory.data()), 2 * n * 4);
+      t.attach(ctx, reinterpret_cast<std::byte*>(memory.data()), 2 * n * 4);
       const auto view = [&](int64_t begin, int64_t count) {
         return View{memory.data() + begin, {count}, DType::f32, Place::cpu, Name("x")};
       };
@@ -50,9 +51,9 @@ int main(int argc, char** argv) {
         // Each rank copies as much as an all_gather has it copy.
         timed(copy,
               [&] { std::memcpy(memory.data() + n, memory.data(), static_cast<size_t>(n) * 4); });
-        timed(gather, [&] { t.all_gather(view(n, n), view(0, piece), 1); });
+        timed(gather, [&] { t.all_gather(ctx, view(n, n), view(0, piece)); });
         timed(reduce, [&] {
-          t.reduce_scatter_sum({view(r * piece, piece), false}, view(0, n), {}, 1);
+          t.reduce_scatter_sum(ctx, {view(r * piece, piece), false}, view(0, n), {});
         });
       }
     });

@@ -47,6 +47,7 @@ Allowed tools_order() {
   std::set<std::string> earlier = {"config", "cli"};
   for (const std::vector<const char*>& floor :
        std::vector<std::vector<const char*>>{{"session"},
+                                             {"costs"},
                                              {"planner"},
                                              {"calibrate", "report"},
                                              {"setup"},
@@ -55,7 +56,7 @@ Allowed tools_order() {
     for (const char* room : floor) allowed[room] = earlier;
     earlier.insert(floor.begin(), floor.end());
   }
-  allowed["explain"] = {"planner", "report", "setup"};
+  allowed["explain"] = {"costs", "planner", "report", "setup"};
   allowed["codes"] = {"report"};
   earlier.insert({"codes", "convert"});
   allowed["inspect"] = earlier;

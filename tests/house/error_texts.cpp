@@ -301,6 +301,8 @@ const std::vector<Untested>& untested_errors() {
        "Linux refuses memfd_create and a mapping of it only where all memory is gone"},
       {"parallel/launch.cpp", "the system to start {} processes",
        "root, as whom tests run, has no limit on processes"},
+      {"parallel/nccl_transport.cpp", "a thread that watches ranks",
+       "root, as whom tests run, has no limit on processes"},
       {"layers/ops/attention_cudnn_cuda.cpp", "a handle that takes no stream",
        "no machine without a GPU, a driver and cuDNN comes there"},
       {"layers/ops/attention_cudnn_cuda.cpp", "cuDNN to run a graph",

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "parallel/rendezvous.h"
 #include "tests/support/errors.h"
@@ -104,6 +105,45 @@ TEST(Rendezvous, SaysWhichRanksAreOnSeveralMachines) {
                [&] { meet_ranks(*torch, 1); });
 }
 
+// Whose memory and processors a rank shares, and which device of a machine is its own.
+TEST(Rendezvous, SaysWhichRanksAreOnThisMachine) {
+  struct Row {
+    std::map<std::string, std::string> variables;
+    int local_rank, local_size;
+  };
+  const std::map<std::string, std::string> torch = {{"RANK", "9"}, {"WORLD_SIZE", "16"}},
+                                           mpi = {{"OMPI_COMM_WORLD_RANK", "5"},
+                                                  {"OMPI_COMM_WORLD_SIZE", "6"}},
+                                           hydra = {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}},
+                                           step = {{"SLURM_PROCID", "7"},
+                                                   {"SLURM_STEP_NUM_TASKS", "10"},
+                                                   {"SLURM_STEP_ID", "0"},
+                                                   {"SLURM_STEP_NUM_NODES", "3"}};
+  const auto with = [](std::map<std::string, std::string> all,
+                       const std::map<std::string, std::string>& more) {
+    all.insert(more.begin(), more.end());
+    return all;
+  };
+  const std::vector<Row> rows = {
+      {torch, 9, 16},
+      {with(torch, {{"LOCAL_WORLD_SIZE", "8"}}), 1, 8},
+      {with(torch, {{"LOCAL_WORLD_SIZE", "8"}, {"LOCAL_RANK", "3"}}), 3, 8},
+      {mpi, 5, 6},
+      {with(mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}), 1, 2},
+      {with(hydra, {{"MPI_LOCALNRANKS", "3"}, {"MPI_LOCALRANKID", "2"}}), 2, 3},
+      {step, 3, 4},  // spread alike
+      {with(step, {{"SLURM_NTASKS_PER_NODE", "5"}, {"SLURM_LOCALID", "2"}}), 2, 5},
+      {with(step, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2),2"}, {"SLURM_NODEID", "1"}}), 3, 4},
+      {with(step, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2),2"}, {"SLURM_NODEID", "2"}}), 1, 2},
+      {with(step, {{"SLURM_STEP_TASKS_PER_NODE", "6,4"}, {"SLURM_NODEID", "7"}}), 3, 4}};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto place = place_of(rows[i].variables);
+    ASSERT_TRUE(place.has_value()) << i;
+    EXPECT_EQ(place->local_rank, rows[i].local_rank) << i;
+    EXPECT_EQ(place->local_size, rows[i].local_size) << i;
+  }
+}
+
 // Processes that have nothing in common but the name of the start.
 TEST(Rendezvous, ProcessesMeetByTheNameOfTheirStart) {
   const std::string key = "test-" + std::to_string(getpid());
@@ -113,7 +153,7 @@ TEST(Rendezvous, ProcessesMeetByTheNameOfTheirStart) {
     children[rank] = fork();
     if (children[rank] != 0) continue;
     if (rank == 0) usleep(50'000);  // the others knock before there is a door
-    const auto group = meet_ranks({rank, kSize, "WORLD_SIZE=3", key, ""}, 20);
+    const auto group = meet_ranks({rank, kSize, rank, kSize, "WORLD_SIZE=3", key, ""}, 20);
     int32_t mine = 10 + rank, all[kSize] = {};
     group->exchange("hello", all, &mine, sizeof mine);
     _exit(all[0] == 10 && all[1] == 11 && all[2] == 12 ? 0 : 1);
@@ -130,11 +170,11 @@ TEST(Rendezvous, WhoDoesNotComeIsTold) {
   expect_error(ErrorCode::collective,
                {"2 ranks, as WORLD_SIZE=2 says", "1 of them did not come", "a longer ddp_timeout"},
                [&] {
-                 meet_ranks({0, 2, "WORLD_SIZE=2", key, ""}, 0.2);
+                 meet_ranks({0, 2, 0, 2, "WORLD_SIZE=2", key, ""}, 0.2);
                });
   expect_error(ErrorCode::collective, {"2 ranks, as WORLD_SIZE=2 says", "rank 0 did not come"},
                [&] {
-                 meet_ranks({1, 2, "WORLD_SIZE=2", key, ""}, 0.2);
+                 meet_ranks({1, 2, 1, 2, "WORLD_SIZE=2", key, ""}, 0.2);
                });
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/rng.h"
+#include "engine/memory/context.h"
 #include "parallel/rank_comm.h"
 
 namespace snug::test {
@@ -44,7 +45,8 @@ inline void wait_somehow(int rank, int turn) {
 
 // Every sum is fp32 from rank 0 on, so that it can be written down; and within rounding it is the sum.
 template <class T>
-void check_sums(Transport& t, int64_t piece, int threads) {
+void check_sums(Transport& t, int64_t piece, int threads, Place place = Place::cpu) {
+  Context ctx(place, {.threads = threads});
   const int rank = t.rank(), size = t.size();
   const int64_t n = piece * size;
   const Staging room = staging_of(piece, sizeof(T), size);
@@ -52,7 +54,7 @@ void check_sums(Transport& t, int64_t piece, int threads) {
   const View staging = t.shares_memory() ? View() : received.all();
   {
     Arena<T> arena(2 * n + piece);  // full, a second one, and a piece apart
-    t.attach(arena.bytes(), arena.size());
+    t.attach(ctx, arena.bytes(), arena.size());
     for (int turn = 0; turn < 3; ++turn) {
       for (int64_t i = 0; i < 2 * n; ++i)
         arena.values[static_cast<size_t>(i)] = from_f32<T>(value(rank, i + turn));
@@ -71,22 +73,22 @@ void check_sums(Transport& t, int64_t piece, int threads) {
         return sum;
       };
       wait_somehow(rank, turn);
-      t.reduce_scatter_sum({arena.rows(2 * n, piece), true}, arena.rows(0, n), staging, threads);
+      t.reduce_scatter_sum(ctx, {arena.rows(2 * n, piece), true}, arena.rows(0, n), staging);
       for (int64_t i = 0; i < piece; ++i) {
         const float before = to_f32(from_f32<T>(value(99, i)));
         ASSERT_EQ(to_f32(arena.values[static_cast<size_t>(2 * n + i)]),
                   to_f32(from_f32<T>(before + sum_of(rank * piece + i))));
       }
       wait_somehow(rank, turn + 50);
-      t.reduce_scatter_sum({arena.rows(rank * piece, piece), false}, arena.rows(0, n), staging,
-                           threads);
+      t.reduce_scatter_sum(ctx, {arena.rows(rank * piece, piece), false}, arena.rows(0, n),
+                           staging);
       for (int64_t i = rank * piece; i < (rank + 1) * piece; ++i)
         ASSERT_EQ(to_f32(arena.values[static_cast<size_t>(i)]), to_f32(from_f32<T>(sum_of(i))));
       // From a piece apart, and from its place in the whole.
       std::copy_n(arena.values.begin() + rank * piece, piece, arena.values.begin() + 2 * n);
-      t.all_gather(arena.rows(n, n), arena.rows(2 * n, piece), threads);
-      t.all_gather(arena.rows(0, n), arena.rows(rank * piece, piece), threads);
-      t.all_reduce_sum(arena.rows(n, n), staging, threads);
+      t.all_gather(ctx, arena.rows(n, n), arena.rows(2 * n, piece));
+      t.all_gather(ctx, arena.rows(0, n), arena.rows(rank * piece, piece));
+      t.all_reduce_sum(ctx, arena.rows(n, n), staging);
       for (int64_t i = 0; i < n; ++i) {
         const float once = to_f32(from_f32<T>(sum_of(i)));
         ASSERT_EQ(to_f32(arena.values[static_cast<size_t>(i)]), once) << i;

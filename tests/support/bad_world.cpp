@@ -5,6 +5,8 @@
 //   BAD_WORLD_FILES=part       files whose path holds this; without it no file is meant
 //   BAD_WORLD_SLOW=seconds     every write to them takes so much longer
 //   BAD_WORLD_ROOM=bytes       all writes to them together: beyond it ENOSPC
+//   BAD_WORLD_THEN_FULL=part   once one of them was written to, ENOSPC for streams to files whose
+//                              path holds this
 //   BAD_WORLD_CLOCK=readings   after so many, the clock on the wall is a day behind
 //   BAD_WORLD_ARENA=bytes      while a reservation of so many bytes is made writable, RLIMIT_DATA
 //   is
@@ -37,9 +39,10 @@ namespace {
 
 constexpr long kDay = 86400;
 std::atomic<long> written{0}, readings{0};
+std::atomic<bool> begun{false};
 
-bool meant(int fd) {
-  const char* const part = std::getenv("BAD_WORLD_FILES");
+bool meant(int fd, const char* key) {
+  const char* const part = std::getenv(key);
   if (!part) return false;
   char link[64], path[4096] = {};
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -47,7 +50,8 @@ bool meant(int fd) {
 }
 
 bool slow_or_full(int fd, size_t bytes) {
-  if (!meant(fd)) return false;
+  if (!meant(fd, "BAD_WORLD_FILES")) return false;
+  begun = true;
   if (const char* const slow = std::getenv("BAD_WORLD_SLOW"))
     usleep(static_cast<useconds_t>(std::atof(slow) * 1e6));
   const char* const room = std::getenv("BAD_WORLD_ROOM");
@@ -132,6 +136,16 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   const ssize_t n = next(fd, data, bytes, offset);
   if (n > 0) record_file("write", fd);
   return n;
+}
+
+// The C library writes by calls of its own, which nobody else can replace.
+int fflush(FILE* file) {
+  if (file != nullptr && begun && meant(fileno(file), "BAD_WORLD_THEN_FULL")) {
+    errno = ENOSPC;
+    return EOF;
+  }
+  static const auto next = real<int (*)(FILE*)>("fflush");
+  return next(file);
 }
 
 int fsync(int fd) {

@@ -6,7 +6,7 @@
 #include "layers/models/peft.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/planner/block_options.h"
+#include "tools/costs/block_options.h"
 
 namespace snug {
 namespace {

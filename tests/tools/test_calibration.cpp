@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/checkpoint/pinning.h"
-#include "tools/planner/kernel_choices.h"
+#include "tools/costs/kernel_choices.h"
 #include "tools/setup/pinned_kernels.h"
 #include "tools/setup/setup.h"
 
@@ -222,6 +222,25 @@ TEST_F(CachePlace, ARunUsesTheFileOfItsThreads) {
   EXPECT_EQ(calibrated_kernels(2, &ignored).choices(), made_up().table().choices());
   EXPECT_TRUE(calibrated_kernels(3, &ignored).empty());
   EXPECT_EQ(ignored, "");
+}
+
+// Beside a GPU the host's ops cost what they do on its own.
+TEST_F(CachePlace, AHostBesideAGpuHasTheRatesOfItsThreads) {
+  const TempFolder folder;
+  put("XDG_CACHE_HOME", folder.path());
+  for (const int threads : {1, 2, 16}) {
+    const CostModel host = host_cost(threads, DType::f32),
+                    own = CostModel::uncalibrated(plan_instruction_set(), threads);
+    EXPECT_EQ(host.text(), own.text());
+    EXPECT_EQ(host.rates().fp32_matrix, own.rates().fp32_matrix) << threads;
+    EXPECT_EQ(host.rates().vector, own.rates().vector) << threads;
+  }
+  EXPECT_EQ(host_cost(16, DType::f32).rates().fp32_matrix,
+            16 * host_cost(1, DType::f32).rates().fp32_matrix);
+  write_calibration(calibration_path(machine_key(2)), made_up(2));
+  EXPECT_NE(host_cost(2, DType::f32).text().find("calibrated on this machine"), std::string::npos)
+      << host_cost(2, DType::f32).text();
+  EXPECT_EQ(host_cost(2, DType::f32).rates().memory, made_up(2).roofs.copy_bytes);
 }
 
 TEST(SlowCalibration, MeasuresEveryProductOfTraining) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <new>
@@ -13,6 +14,7 @@
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/dispatch.h"
 #include "tools/cli/output_file.h"
+#include "tools/cli/terminal.h"
 #include "tools/cli/version.h"
 #include "tools/commands.h"
 
@@ -169,6 +171,31 @@ TEST(CliArguments, HelpIsComplete) {
        {"A test.", "usage: snug test [flags] FILE...", "--name NAME", "--count N", "(default 3)",
         "--memory SIZE", "--loud", "  snug test a.txt", "--help"})
     EXPECT_NE(help.find(text), std::string::npos) << text;
+}
+
+// COLUMNS counts from 20 on and as a whole number; else it is as if it were not there.
+TEST(CliTerminal, ColumnsHaveALeast) {
+  const char* const before = std::getenv("COLUMNS");
+  const std::string kept = before ? before : "";
+  unsetenv("COLUMNS");
+  const int own = terminal_columns();
+  for (const auto& [said, columns] : {std::pair("20", 20),
+                                      {"21", 21},
+                                      {"132", 132},
+                                      {"19", own},
+                                      {"0", own},
+                                      {"-40", own},
+                                      {"40x", own},
+                                      {" 40", own},
+                                      {"", own},
+                                      {"99999999999", own}}) {
+    setenv("COLUMNS", said, 1);
+    EXPECT_EQ(terminal_columns(), columns) << said;
+  }
+  if (before)
+    setenv("COLUMNS", kept.c_str(), 1);
+  else
+    unsetenv("COLUMNS");
 }
 
 TEST(CliConfig, ReadsFileFlagsAndKeys) {

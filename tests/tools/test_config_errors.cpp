@@ -2,8 +2,11 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "engine/core/error.h"
 #include "optim/optimizer.h"
+#include "tests/engine/io/temp_folder.h"
 #include "tools/config/make_schedule.h"
 #include "tools/config/optimizer_name.h"
 #include "tools/config/run_config.h"
@@ -250,7 +253,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
   expect_error("model: {base: [1]}", "text for model.base", "a list (run.yaml:1)",
                "model.base=gpt2");
   expect_error("recompute: [block]", "recompute as a policy or a map of layers to policies",
-               "a list (run.yaml:1)", "recompute='{0: block}'");
+               "a list (run.yaml:1)", "recompute=block");
   for (const char* layers : {"a", "5-2", "1-", "-1", "99999999999999999999"})
     EXPECT_EQ(caught("recompute: {\"" + std::string(layers) + "\": block}").expected,
               "layers such as 3 or 0-5 in the map of recompute");
@@ -259,7 +262,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
   expect_error("recompute: {0: [block]}", "text for the layers of recompute", "a list (run.yaml:1)",
                "recompute: {0-5: block}");
   expect_error("offload: [block]", "offload as a policy or a map of layers to policies",
-               "a list (run.yaml:1)", "offload='{0: inputs}'");
+               "a list (run.yaml:1)", "offload=block");
   expect_error("offload: {0-5: block, 3: none}", "each layer once in the map of offload",
                "layer 3 twice (run.yaml:1)", "offload='{0: inputs}'");
   expect_error("offload: {b: block}", "layers such as 3 or 0-5 in the map of offload",
@@ -468,7 +471,15 @@ TEST(ConfigErrors, BrokenFiles) {
                "write plain keys and values, for example max_steps: 1000");
   expect_error("sample_prompt: \"a\\0b\"", "text without zero bytes", "one (run.yaml:1)",
                "write plain keys and values, for example max_steps: 1000");
-  EXPECT_EQ(caught(std::string(2 << 20, '#')).expected, "a configuration of at most 1 MiB");
+  const std::string longest = "seed: 7\n" + std::string((1 << 20) - 8, '#');
+  EXPECT_EQ(load_config_text(longest, "run.yaml", {}).seed, 7);
+  EXPECT_EQ(caught(longest + "#").expected, "a configuration of at most 1 MiB");
+  const TempFolder folder;
+  std::ofstream(folder / "run.yaml") << longest;
+  EXPECT_EQ(load_config(folder / "run.yaml", {}).seed, 7);
+  std::ofstream(folder / "run.yaml") << longest << '#';
+  EXPECT_ERROR(load_config(folder / "run.yaml", {}), ErrorCode::data, "at most 1048576 bytes",
+               "1048577 bytes", "the file you meant");
   std::string many = "train_data:\n";
   for (int i = 0; i < 10001; ++i) many += "- a\n";
   EXPECT_EQ(caught(many).expected, "at most 10000 values in a configuration");

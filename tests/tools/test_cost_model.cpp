@@ -11,7 +11,7 @@
 #include "tools/calibrate/calibrated_cost.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/calibrate/measure_ops.h"
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 #include "tools/planner/plan.h"
 #include "tools/setup/targets.h"
 

@@ -50,6 +50,12 @@ TEST(DecisionTable, ADecisionGoesThroughFilesAndRequestsUnchanged) {
       row.fix(d, r);
       EXPECT_EQ(row.asked_for(r), value.is_number() ? value.dump() : value.get<std::string>());
       EXPECT_TRUE(words.insert(row.in_words(d)).second) << row.in_words(d);
+      Decisions copied, decided, set;
+      row.copy(d, copied);
+      row.decide(r, decided);
+      row.set(row.text(d), set);
+      for (const Decisions* same : {&copied, &decided, &set})
+        EXPECT_TRUE(same_decisions(*same, d)) << row.text(*same);
       for (const nlohmann::json& other : values_of(row))
         EXPECT_EQ(same_decisions(d, reads(row, other)), value == other) << other;
     }
@@ -67,6 +73,19 @@ TEST(DecisionTable, EachHasANameAndAKeyThatIsThere) {
     row.ask(config, r);
     EXPECT_EQ(row.asked_for(r), "") << row.name << ": left open unless it is set";
   }
+}
+
+TEST(DecisionTable, ARequestOfNoConfigurationAsksForNothingOfTheHostAndTriesNothing) {
+  const PlanRequest r;
+  int tried = 0;
+  for (const Decision& row : decision_table()) {
+    const bool host = std::holds_alternative<const ResidenceKey*>(row.decided);
+    tried += row.tries != nullptr ? 1 : 0;
+    if (host || row.tries != nullptr) {
+      EXPECT_EQ(row.asked_for(r), row.text(Decisions())) << row.name;
+    }
+  }
+  EXPECT_GE(tried, 1);
 }
 
 TEST(DecisionTable, FilesThatLackOneHaveItsFirstValueOrAreRefused) {
@@ -99,6 +118,24 @@ TEST(DecisionTable, ChangesAreSaidInItsOrder) {
       "micro-batches of 8 instead of 4, updates in backward, recompute norms, the optimizer's "
       "state with the host");
   EXPECT_EQ(changed_decisions(b, b), "");
+  // A word or a number says what it was, in either direction; a state of its own does not.
+  for (const Decision& row : decision_table()) {
+    Decisions other;
+    bool says = true;
+    if (const auto* of = std::get_if<int64_t Decisions::*>(&row.decided))
+      other.*(*of) += 3;
+    else if (const auto* type = std::get_if<DType Decisions::*>(&row.decided))
+      other.*(*type) = other.*(*type) == DType::bf16 ? DType::f32 : DType::bf16;
+    else if (const auto* packing = std::get_if<WeightPacking Decisions::*>(&row.decided))
+      other.*(*packing) = WeightPacking::both;
+    else if (const auto* flag = std::get_if<bool Decisions::*>(&row.decided))
+      other.*(*flag) = !(other.*(*flag)), says = false;
+    else
+      continue;
+    const Decisions first;
+    const std::string text = changed_decisions(first, other), was = " instead of ";
+    EXPECT_EQ(text, row.in_words(other) + (says ? was + row.text(first) : "")) << row.name;
+  }
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "tests/support/errors.h"
 #include "tools/calibrate/calibrated_cost.h"
 #include "tools/calibrate/device_calibration.h"
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 #include "tools/setup/setup.h"
 
 namespace snug {

@@ -90,6 +90,10 @@ TEST(Machine, Disk) {
   EXPECT_EQ(good.facts["writable"], true);
   EXPECT_TRUE(good.text.ends_with("can be written")) << good.text;
   EXPECT_EQ(folder.count(), 0) << "the test of writing leaves nothing";
+  expect_finding(examine_disk(folder.path(), 4 * kGiB), Level::ok, "4.00 GiB free, can be", "");
+  expect_finding(examine_disk(folder.path(), 4 * kGiB - 1), Level::note, "free, can be written",
+                 "save_total_limit=2");
+  EXPECT_EQ(examine_disk(folder.path(), 12345).facts["free_bytes"], 12345);
   expect_finding(examine_disk(folder / "none"), Level::problem, "No such file", "another folder");
   expect_finding(examine_disk("/proc"), Level::problem, "cannot be written", "another folder");
 }

@@ -3,7 +3,7 @@
 #include "layers/adapters/kinds.h"
 #include "layers/models/family.h"
 #include "optim/adam_mini.h"
-#include "tools/planner/matrix_pieces.h"
+#include "tools/costs/matrix_pieces.h"
 
 namespace snug {
 namespace {

@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/planner/block_options.h"
+#include "tools/costs/block_options.h"
 #include "tools/planner/ladder.h"
 #include "tools/planner/plan.h"
 #include "tools/planner/plan_search.h"
@@ -59,7 +59,8 @@ TEST(PlanHost, RanksShareWhatIsFree) {
   PlanRequest r = request_of("none", "none");
   r.runtime_bytes = 0;
   const auto one = static_cast<double>(free_bytes_now(r));
-  r.ranks = 4;
+  r.ranks = 8;  // of two machines
+  r.ranks_on_machine = 4;
   EXPECT_NEAR(static_cast<double>(free_bytes_now(r)), one / 4, one / 16);
 }
 

@@ -399,6 +399,60 @@ TEST(SlowPlanSearch, UpdatesInBackwardWhereThatFitsMore) {
   EXPECT_FALSE(make_plan(r).decisions.update_in_backward);
 }
 
+// A paged optimizer's states may go to the host without use_host: the least memory is as much lower.
+TEST(PlanSearch, StatesThatArePagedLowerTheLeastMemory) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  r.budget = 1;
+  const int64_t whole = make_plan(r).minimum_bytes;
+  r.offload_optimizer = "cpu";
+  const Plan away = make_plan(r);
+  ASSERT_LT(away.minimum_bytes, whole);
+  r.offload_optimizer = "auto";
+  EXPECT_EQ(make_plan(r).minimum_bytes, whole) << "nothing allows it";
+  r.paged_states = true;
+  const Plan paged = make_plan(r);
+  EXPECT_EQ(paged.minimum_bytes, away.minimum_bytes);
+  r.budget = paged.minimum_bytes;
+  const Plan fits = make_plan(r);
+  EXPECT_TRUE(fits.fits);
+  EXPECT_TRUE(fits.decisions.offload_optimizer);
+  r.offload_optimizer = "none";
+  EXPECT_EQ(make_plan(r).minimum_bytes, whole);
+}
+
+// What is proved of a choice, in words: by how much a better one could be faster, rounded up.
+TEST(PlanSearch, WhatIsProvedIsSaid) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  Plan p = make_plan(request_of(model, kCases[0]));
+  const auto says = [&](double share, const std::string& words) {
+    p.step_seconds = 1;
+    p.bound_seconds = 1 - share;
+    const std::string text = plan_text(p);
+    EXPECT_NE(text.find("; " + words), std::string::npos) << share << "\n" << text;
+  };
+  const std::string none = "proved that none of the plans it knows ";
+  says(0, none + "is faster");
+  says(0.9e-6, none + "is faster");
+  says(1.1e-6, none + "has more than 0.01 % more tokens/s (1.0s a step at least)");
+  says(0.2, none + "has more than 25.00 % more tokens/s (0.8s a step at least)");
+  p.decisions.offload_gradients = true;
+  says(0.2, "of gradients with the host the presets alone are looked at");
+  p.decisions.offload_params = true;
+  says(0.2, "of weights with the host the presets alone are looked at");
+}
+
+TEST(PlanSearch, PackedCopiesPayWhereTheyAreNotTwiceTheWeights) {
+  constexpr int64_t kMiB = 1 << 20, kWeights = 100 * kMiB;
+  EXPECT_FALSE(packed_copies_pay(kWeights, 0));
+  EXPECT_TRUE(packed_copies_pay(kWeights, kWeights));
+  EXPECT_TRUE(packed_copies_pay(kWeights, kWeights + 49 * kMiB));
+  EXPECT_TRUE(packed_copies_pay(kWeights, kWeights + 51 * kMiB - 1));
+  EXPECT_FALSE(packed_copies_pay(kWeights, kWeights + 51 * kMiB));
+  EXPECT_FALSE(packed_copies_pay(kWeights, 2 * kWeights));
+  EXPECT_TRUE(packed_copies_pay(1000, kMiB)) << "tiny weights, most of it padding";
+}
+
 // Where both arenas are RAM: what the permission leaves of both.
 TEST(PlanSearch, TheOfferCountsBothArenas) {
   const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));

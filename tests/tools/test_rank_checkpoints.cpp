@@ -350,17 +350,6 @@ TEST(RankCheckpoints, LinesThatCannotBeReadAreTold) {
   });
 }
 
-// One that gave up while it was waited for without an end leaves the time-out as it was.
-TEST(RankCheckpoints, ThePatienceOfAMeetingEndsWithIt) {
-  auto groups = LocalGroup::of_threads(2);
-  Group& group = *groups[0];
-  group.set_timeout(7);
-  RunRanks ranks(std::move(groups[0]));
-  groups[1]->give_up("the disk is full");
-  EXPECT_THROW(ranks.meet_whenever("the tokens"), Error);
-  EXPECT_EQ(group.timeout(), 7);
-}
-
 // final/ is put together of the ranks' pieces, in either dtype, a few rows at a time.
 TEST(RankCheckpoints, TheModelIsPutTogetherOfPieces) {
   const TempFolder one, many;

@@ -6,9 +6,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "engine/core/units.h"
+#include "tests/tools/markup_fault.h"
 #include "tests/tools/test_report_schedule.h"
 #include "tools/report/markup.h"
 #include "tools/report/pictures.h"
@@ -18,80 +18,10 @@
 namespace snug {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 size_t count(const std::string& text, const std::string& part) {
   size_t n = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
   return n;
-}
-
-// What is wrong with the markup, or nothing: every tag closed in order, attributes quoted and not
-// repeated, no bare '<' or '&' in text, ids unique. Style and script are skipped whole.
-std::string markup_fault(const std::string& html) {
-  std::vector<std::string> open;
-  std::set<std::string> ids;
-  const std::string doctype = "<!DOCTYPE html>\n";
-  if (html.rfind(doctype, 0) != 0) return "no doctype";
-  size_t i = doctype.size();
-  while (i < html.size()) {
-    if (html[i] == '&') {
-      const size_t end = html.find(';', i);
-      if (end == std::string::npos || end > i + 8) return "bare & at " + html.substr(i, 40);
-      i = end + 1;
-      continue;
-    }
-    if (html[i] == '>') return "bare > at " + html.substr(i - std::min<size_t>(i, 40), 80);
-    if (html[i] != '<') {
-      ++i;
-      continue;
-    }
-    const std::string where = html.substr(i, 60);
-    ++i;
-    const bool closing = i < html.size() && html[i] == '/';
-    if (closing) ++i;
-    std::string name;
-    while (i < html.size() && (std::isalnum(static_cast<unsigned char>(html[i])) != 0))
-      name += html[i++];
-    if (name.empty()) return "bare < at " + where;
-    std::set<std::string> attributes;
-    bool empty = false;
-    for (;;) {
-      while (i < html.size() && std::isspace(static_cast<unsigned char>(html[i])) != 0) ++i;
-      if (i >= html.size()) return "unfinished tag " + where;
-      if (html[i] == '>') break;
-      if (html[i] == '/') {
-        empty = true;
-        ++i;
-        continue;
-      }
-      const size_t equals = html.find('=', i);
-      if (equals == std::string::npos || html[equals + 1] != '"') return "attribute in " + where;
-      const std::string key = html.substr(i, equals - i);
-      const size_t quote = html.find('"', equals + 2);
-      if (quote == std::string::npos) return "quote in " + where;
-      const std::string value = html.substr(equals + 2, quote - equals - 2);
-      if (has(value, "<")) return "< in an attribute of " + where;
-      if (!attributes.insert(key).second) return "repeated attribute in " + where;
-      if (key == "id" && !ids.insert(value).second) return "repeated id " + value;
-      i = quote + 1;
-    }
-    ++i;
-    if (closing) {
-      if (open.empty() || open.back() != name)
-        return "</" + name + "> closes " + (open.empty() ? "nothing" : open.back());
-      open.pop_back();
-    } else if (!empty) {
-      open.push_back(name);
-      if (name == "style" || name == "script") {
-        i = html.find("</" + name + ">", i);
-        if (i == std::string::npos) return "endless " + name;
-      }
-    }
-  }
-  return open.empty() ? "" : "open at the end: " + open.back();
 }
 
 ReportRun some_run(const Plan& plan) {
@@ -540,24 +470,6 @@ TEST(Report, LanesOnlyWhereStreamsAreUsed) {
   EXPECT_FALSE(has(html, " ms"));                                          // weights are no times
   const StepTimes times = predicted_times(plan, op_seconds, "rates of a test");
   EXPECT_TRUE(has(lanes_picture(make_step_view(plan, 100, times), stream_of), " ms"));
-}
-
-// Bars to one scale of what is there, and none of an arena alone.
-TEST(Report, TiersHaveABarEach) {
-  Plan plan = hand_plan();
-  EXPECT_EQ(tiers_picture(plan), "");
-  plan.engine_bytes = 1000;
-  plan.disk.bytes = 4000;
-  std::string html = tiers_picture(plan);
-  EXPECT_EQ(markup_fault("<!DOCTYPE html>\n" + html), "");
-  EXPECT_TRUE(has(html, "width=\"250\" height=\"26\"><title>arena: " + grouped(1000)));
-  EXPECT_TRUE(has(html, "width=\"1000\" height=\"26\"><title>disk: " + grouped(4000)));
-  EXPECT_FALSE(has(html, "host: "));
-  plan.host_bytes = 2000;
-  html = tiers_picture(plan);
-  EXPECT_TRUE(has(html, "width=\"500\" height=\"26\"><title>host: " + grouped(2000)));
-  EXPECT_TRUE(has(html, "arena 1000 B, host "));
-  EXPECT_TRUE(has(report_html(plan, ReportRun{}), "<h2>Tiers</h2>"));
 }
 
 TEST(Report, LadderSaysItsNeighbours) {

@@ -5,8 +5,10 @@
 #include <sstream>
 
 #include "engine/core/units.h"
+#include "tests/tools/markup_fault.h"
 #include "tests/tools/test_report_schedule.h"
 #include "tools/report/markup.h"
+#include "tools/report/pictures.h"
 #include "tools/report/plot.h"
 #include "tools/report/report.h"
 #include "tools/report/side_by_side.h"
@@ -294,6 +296,45 @@ TEST(ReportRuns, OfManySamplesTheLatestStays) {
             2u);
 }
 
+// Every row of the table has what is planned and what was measured of it, and of nothing else.
+TEST(Report, EveryRowHasItsOwnMeasurement) {
+  Plan plan = hand_plan();
+  plan.host_bytes = 51200;
+  plan.disk.bytes = 61440;
+  plan.budget = 1 << 27;
+  ReportRun run;
+  run.measured_engine_bytes = 10011;
+  run.measured_runtime_bytes = 10022;
+  run.measured_host_bytes = 10033;
+  run.disk_bytes = 10044;
+  const std::string html = report_html(plan, run);
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  const auto row = [&](const std::string& name) {
+    const size_t at = html.find("<th scope=\"row\">" + name + "</th>");
+    return at == std::string::npos ? "" : html.substr(at, html.find("</tr>", at) - at);
+  };
+  for (const auto& [name, planned, measured] :
+       {std::tuple("engine", plan.engine_bytes, 10011),
+        {"runtime", plan.runtime_bytes, 10022},
+        {"host", plan.host_bytes, 10033},
+        {"disk", plan.disk.bytes, 10044},
+        {"budget", plan.budget, 0},
+        {"total", plan.engine_bytes + plan.runtime_bytes, 0},
+        {"minimum", plan.minimum_bytes, 0}}) {
+    SCOPED_TRACE(name);
+    EXPECT_TRUE(has(row(name), data_bytes(planned) + "</td>")) << row(name);
+    EXPECT_TRUE(has(row(name), human_bytes(planned))) << row(name);
+    for (const int64_t seen : {10011, 10022, 10033, 10044})
+      EXPECT_EQ(has(row(name), data_bytes(seen)), seen == measured) << seen << row(name);
+  }
+  plan.host_bytes = plan.disk.bytes = plan.budget = 0;
+  const std::string less = report_html(plan, ReportRun{});
+  for (const char* name : {"host", "disk", "budget"})
+    EXPECT_FALSE(has(less, std::string("<th scope=\"row\">") + name + "</th>")) << name;
+}
+
 TEST(ReportMarkup, Escapes) {
   EXPECT_EQ(escape_html("<a href=\"x\">'&'</a>"),
             "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
@@ -340,6 +381,24 @@ TEST(ReportChart, SpikesSurviveThinning) {
   const std::string html = line_chart("Loss", "step", {s}, true, 100);
   EXPECT_LT(html.size(), 40000u);
   EXPECT_NE(html.find("L543.21 0"), std::string::npos);  // the top of an axis from 0 to 50
+}
+
+// Bars to one scale of what is there, and none of an arena alone.
+TEST(ReportPictures, TiersHaveABarEach) {
+  Plan plan = hand_plan();
+  EXPECT_EQ(tiers_picture(plan), "");
+  plan.engine_bytes = 1000;
+  plan.disk.bytes = 4000;
+  std::string html = tiers_picture(plan);
+  EXPECT_EQ(markup_fault("<!DOCTYPE html>\n" + html), "");
+  EXPECT_TRUE(has(html, "width=\"250\" height=\"26\"><title>arena: " + grouped(1000)));
+  EXPECT_TRUE(has(html, "width=\"1000\" height=\"26\"><title>disk: " + grouped(4000)));
+  EXPECT_FALSE(has(html, "host: "));
+  plan.host_bytes = 2000;
+  html = tiers_picture(plan);
+  EXPECT_TRUE(has(html, "width=\"500\" height=\"26\"><title>host: " + grouped(2000)));
+  EXPECT_TRUE(has(html, "arena 1000 B, host "));
+  EXPECT_TRUE(has(report_html(plan, ReportRun{}), "<h2>Tiers</h2>"));
 }
 
 }  // namespace

@@ -32,6 +32,19 @@ void spill(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+TEST(RunLogs, WhatIsLeftIsOfTheStepsOfThisProcess) {
+  EXPECT_EQ(remaining_seconds(10, 0, 5, 20, -1), 30);
+  EXPECT_EQ(remaining_seconds(10, 10, 15, 20, -1), 10) << "resumed at step 10";
+  EXPECT_EQ(remaining_seconds(10, 0, 20, 20, -1), 0);
+  EXPECT_EQ(remaining_seconds(10, 0, 5, 20, 12), 12) << "max_time ends it";
+  EXPECT_EQ(remaining_seconds(10, 0, 5, 20, 40), 30) << "the steps end before";
+  EXPECT_EQ(remaining_seconds(10, 0, 5, 20, 0), 0);
+  EXPECT_EQ(remaining_seconds(10, 0, 5, 0, 12), 12) << "steps without a number";
+  EXPECT_EQ(remaining_seconds(10, 0, 5, 0, -1), -1);
+  EXPECT_EQ(remaining_seconds(10, 10, 10, 20, -1), -1) << "before the first step";
+  EXPECT_EQ(remaining_seconds(10, 10, 10, 20, 12), 12);
+}
+
 TEST(LineFiles, WholeLinesOnlyWhateverTheBuffer) {
   TempFolder tmp;
   const std::string path = tmp / "x";

@@ -1,13 +1,43 @@
-// Files of data that are given twice, and what is said of them.
+// Files of data that are given twice, what is said of them, and of answers that have no balance.
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "tests/engine/io/temp_folder.h"
+#include "tools/setup/row_data.h"
 #include "tools/setup/same_files.h"
 
 namespace snug {
 namespace {
+
+// Of kto's answers: said is what the paper's balance of 1 to 4/3 has not, with a hundredth to spare.
+TEST(RowNotes, TheBalanceOfAnswersIsSaidWhereThereIsNone) {
+  EXPECT_EQ(balance_note(4, 4, 1, 1), "all answers of train_data are desirable");
+  EXPECT_EQ(balance_note(0, 4, 1, 1), "all answers of train_data are undesirable");
+  const std::string note = balance_note(200, 300, 1, 1);
+  EXPECT_EQ(
+      note,
+      "200 desirable answers of 300 are given, each of weight 1: a desirable_weight of 0.5 to "
+      "0.667 lets both kinds weigh about the same");
+  struct Row {
+    double desirable, undesirable;
+    bool said;
+  };
+  for (const Row& row : {Row{0.5, 1, false},
+                         {0.667, 1, false},
+                         {0.4951, 1, false},
+                         {0.4949, 1, true},
+                         {0.6699, 1, false},
+                         {0.6701, 1, true},
+                         {1, 2, false},
+                         {1, 1.9, false},
+                         {1, 1.4, true},
+                         {0, 1, false},
+                         {1, 0, false}})
+    EXPECT_EQ(!balance_note(200, 300, row.desirable, row.undesirable).empty(), row.said)
+        << row.desirable << " " << row.undesirable;
+  EXPECT_EQ(balance_note(150, 300, 1, 2), "") << "as many of each are left as they are weighed";
+}
 
 class SameFiles : public testing::Test {
  protected:

@@ -1,13 +1,15 @@
 // What collectives of ranks take in a plan: bytes by the formulas of each stage, seconds by the link.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "layers/models/family.h"
 #include "tests/support/errors.h"
-#include "tools/planner/links.h"
-#include "tools/planner/scale.h"
+#include "tools/costs/links.h"
+#include "tools/planner/rank_words.h"
+#include "tools/report/scale.h"
 
 namespace snug {
 namespace {
@@ -104,6 +106,68 @@ TEST(Scale, IsOfPowersOfTwo) {
       of_two.plans[1].plan.tokens_per_second() / of_two.plans[0].plan.tokens_per_second() / 2,
       1e-12);
   EXPECT_NE(scale_svg(scale).find(kScaleMark), std::string::npos);
+}
+
+// Every figure of the table and of the JSON is the one that its name says.
+TEST(Scale, RowsHoldThePlansOwnFigures) {
+  Scale scale;
+  for (int k = 1; k <= 2; ++k) {
+    ScaledPlan s{3 * k, {}};
+    s.plan.fits = k == 1;
+    s.plan.decisions.zero = k;
+    s.plan.decisions.micro_batch = 5 * k;
+    s.plan.decisions.T = 100;
+    s.plan.global_batch = 10 * k;
+    s.plan.engine_bytes = k << 21;
+    s.plan.runtime_bytes = k << 20;
+    s.plan.collective_bytes = k << 13;
+    s.plan.collective_seconds = 0.002 * k;
+    s.plan.step_seconds = 0.5 * k;
+    s.efficiency = 0.75 * k;
+    scale.plans.push_back(std::move(s));
+  }
+  scale.cost = "the cost";
+  const nlohmann::json j = scale_json(scale);
+  EXPECT_EQ(j["cost"], "the cost");
+  ASSERT_EQ(j["plans"].size(), 2u);
+  for (int k = 1; k <= 2; ++k)
+    EXPECT_EQ(j["plans"][static_cast<size_t>(k - 1)],
+              (nlohmann::json{{"ranks", 3 * k},
+                              {"zero", k},
+                              {"fits", k == 1},
+                              {"global_batch_size", 10 * k},
+                              {"engine_bytes", k << 21},
+                              {"runtime_bytes", k << 20},
+                              {"collective_bytes", k << 13},
+                              {"collective_seconds", 0.002 * k},
+                              {"step_seconds", 0.5 * k},
+                              {"predicted_tokens_per_second", 2000.0},
+                              {"efficiency", 0.75 * k}}));
+  const std::string text = scale_text(scale);
+  EXPECT_NE(
+      text.find("\n     3     1     3.00 MiB       8.00 KiB       2.0 ms     500.0 ms           "
+                "2000      75.0 %\n     6     2 does not fit\n"),
+      std::string::npos)
+      << text;
+  EXPECT_TRUE(text.ends_with("Nothing overlaps.\nthe cost\n")) << text;
+}
+
+// One rank shares nothing, whatever its stage.
+TEST(Scale, StagesAreSaidOfSeveralRanks) {
+  Decisions d;
+  for (d.zero = 0; d.zero <= 3; ++d.zero) {
+    d.ranks = 1;
+    EXPECT_STREQ(zero_words(d), "") << d.zero;
+    d.ranks = 2;
+    const std::string words = zero_words(d),
+                      each = ", each with its piece of the optimizer's states";
+    EXPECT_EQ(words, d.zero == 0   ? ", each with all states"
+                     : d.zero == 1 ? each
+                     : d.zero == 2
+                         ? each + " and gradients"
+                         : ", each with its piece of the optimizer's states, gradients and "
+                           "weights");
+  }
 }
 
 TEST(Links, AreKnownByName) {

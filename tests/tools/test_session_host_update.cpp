@@ -8,7 +8,7 @@
 #include "engine/core/units.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
-#include "tools/planner/matrix_pieces.h"
+#include "tools/costs/matrix_pieces.h"
 #include "tools/planner/residence.h"
 
 namespace snug {

@@ -10,8 +10,8 @@
 
 #include "engine/core/units.h"
 #include "tests/tools/session_case.h"
+#include "tools/costs/matrix_pieces.h"
 #include "tools/infer/generator.h"
-#include "tools/planner/matrix_pieces.h"
 #include "tools/planner/plan.h"
 #include "tools/trainer/allocation_watch.h"
 

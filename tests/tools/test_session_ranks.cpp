@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -17,8 +18,10 @@
 #include "engine/kernels/gradient_norm.h"
 #include "layers/models/family.h"
 #include "optim/kahan.h"
+#include "parallel/nccl_transport.h"
 #include "parallel/rank_comm.h"
 #include "tests/parallel/mpi.h"
+#include "tests/parallel/nccl.h"
 #include "tests/parallel/ranks.h"
 #include "tests/tools/session_case.h"
 
@@ -129,7 +132,10 @@ void add_own(Session& s, Kept& out) {
     }
 }
 
-Result train_in(const World& world, bool staged, const Case& c, int ranks, int zero, int64_t micro,
+// What moves tensors: what the group has, with or without shared memory, or NCCL.
+enum class Mover { memory, messages, nccl };
+
+Result train_in(const World& world, Mover mover, const Case& c, int ranks, int zero, int64_t micro,
                 int64_t G, int64_t steps = 3) {
   const ModelSpec spec = resolve_model("", c.model).spec;
   Precision precision = parse_precision(c.precision);
@@ -146,7 +152,7 @@ Result train_in(const World& world, bool staged, const Case& c, int ranks, int z
   o.decisions.loss_scaling.init_scale = 256;
   o.decisions.ranks = ranks;
   o.decisions.zero = zero;
-  o.decisions.staged = staged;
+  o.decisions.staged = mover != Mover::memory;
   o.decisions.eval_batch = 2;
   o.optimizer.name = c.optim;
   o.optimizer.weight_decay = 0.1;
@@ -172,7 +178,8 @@ Result train_in(const World& world, bool staged, const Case& c, int ranks, int z
   std::atomic<bool> told{false};  // one rank of this process has, for all that are the same
   world([&](int rank, Group& group) {
     const bool tells = !told.exchange(true);
-    const auto transport = group.transport();
+    const std::unique_ptr<Transport> transport =
+        mover == Mover::nccl ? std::make_unique<NcclTransport>(group) : group.transport();
     RankComm comm(*transport);
     Session s(c.place, model, o.decisions, o.optimizer, o.settings, &schedule,
               ranks > 1 ? &comm : nullptr);
@@ -224,8 +231,8 @@ Result train_in(const World& world, bool staged, const Case& c, int ranks, int z
 }
 
 Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64_t steps = 3) {
-  return train_in([&](const Body& f) { test::on_ranks(ranks, f); }, false, c, ranks, zero, micro, G,
-                  steps);
+  return train_in([&](const Body& f) { test::on_ranks(ranks, f); }, Mover::memory, c, ranks, zero,
+                  micro, G, steps);
 }
 
 void expect_same(const Result& a, const Result& b) {
@@ -427,7 +434,7 @@ void check_mpi(MpiGroup& group, const Case& c) {
                  ", zero " + std::to_string(zero));
     const int64_t windows = c.in_backward ? ranks : 2 * ranks - 1;
     const Result here = train(c, ranks, zero, 1, windows);
-    const Result apart = train_in(world, true, c, ranks, zero, 1, windows);
+    const Result apart = train_in(world, Mover::messages, c, ranks, zero, 1, windows);
     EXPECT_TRUE(test::same_bits(apart.losses, here.losses));
     EXPECT_TRUE(test::same_bits(apart.norms, here.norms));
     EXPECT_FALSE(apart.weight_pieces.empty() || apart.state_pieces.empty());
@@ -452,6 +459,39 @@ TEST(MpiSessions, HaveTheBitsOfThoseThatShareMemory) {
       c.in_backward = true;
       check_mpi(group, c);
     });
+}
+
+// Kernels, NCCL's bytes and the same sums: the bits are those of ranks that read each other's memory.
+void check_nccl(const Case& c, int ranks, int64_t windows) {
+  test::use_fake_nccl();
+  for (int zero = 0; zero <= 3; ++zero) {
+    SCOPED_TRACE(std::string(c.model).substr(0, 24) + " " + c.precision + " " + c.optim +
+                 ", ranks " + std::to_string(ranks) + ", zero " + std::to_string(zero));
+    const Result here = train(c, ranks, zero, 1, windows, 2);
+    const Result apart = train_in([&](const Body& f) { test::on_ranks(ranks, f); }, Mover::nccl, c,
+                                  ranks, zero, 1, windows, 2);
+    expect_same(apart, here);
+    EXPECT_TRUE(test::same_bits(apart.states, here.states));
+    EXPECT_FALSE(here.losses.empty() || here.weights.empty() || here.states.empty());
+  }
+}
+
+TEST(RankSessions, NcclHasTheBitsOfSharedMemory) {
+  Case c{kGpt2};
+  c.place = Place::emu;
+  check_nccl(c, 2, 3);  // two micro-steps a window
+  c.model = kLlama, c.precision = "bf16", c.optim = "adamw_8bit";
+  check_nccl(c, 3, 3);
+}
+
+TEST(SlowRankSessions, NcclOfEveryPrecisionAndRankCount) {
+  for (const char* precision : {"fp32", "bf16", "fp16"})
+    for (const char* optim : {"adamw", "adamw_8bit"})
+      for (const int ranks : {2, 3, 4}) {
+        Case c{ranks == 3 ? kLlama : kGpt2, precision, optim};
+        c.place = Place::emu;
+        check_nccl(c, ranks, ranks + 1);
+      }
 }
 
 // States, gradients and weights of all ranks together are little more than those of one.

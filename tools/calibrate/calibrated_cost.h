@@ -3,7 +3,7 @@
 
 #include "tools/calibrate/calibration.h"
 #include "tools/calibrate/device_calibration.h"
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 
 namespace snug {
 

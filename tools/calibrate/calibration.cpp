@@ -20,7 +20,7 @@
 #include "engine/io/json.h"
 #include "engine/memory/context.h"
 #include "tools/calibrate/measure_ops.h"
-#include "tools/planner/kernel_choices.h"
+#include "tools/costs/kernel_choices.h"
 #include "tools/planner/plan.h"
 
 namespace snug {

@@ -15,7 +15,7 @@
 
 #include "engine/blas/kernel_table.h"
 #include "tools/calibrate/roofs.h"
-#include "tools/planner/op_rates.h"
+#include "tools/costs/op_rates.h"
 
 namespace snug {
 

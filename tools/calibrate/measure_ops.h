@@ -3,7 +3,7 @@
 
 #include "engine/core/dtype.h"
 #include "engine/memory/context.h"
-#include "tools/planner/op_rates.h"
+#include "tools/costs/op_rates.h"
 
 namespace snug {
 

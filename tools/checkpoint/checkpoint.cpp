@@ -21,8 +21,8 @@
 #include "optim/percentile.h"
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/checkpoint/saved_state.h"
+#include "tools/costs/kernel_choices.h"
 #include "tools/planner/decision_table.h"
-#include "tools/planner/kernel_choices.h"
 
 namespace snug {
 

@@ -17,21 +17,13 @@
 #include "tools/checkpoint/arena_values.h"
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/saved_state.h"
-#include "tools/planner/state_bytes.h"
+#include "tools/costs/state_bytes.h"
 
 namespace snug {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-// What follows from parameters is in final/ alone: a checkpoint goes on from these.
-SafetensorsLayout parameters_alone(const Model& model) {
-  const SafetensorsLayout all = weights_layout(model, model.precision().master);
-  std::vector<SafeSpec> tensors = all.tensors();
-  tensors.resize(tensors.size() - adapter_results(model).size());
-  return {all.metadata(), std::move(tensors)};
-}
 
 constexpr size_t kPathBytes = 4096;
 
@@ -74,7 +66,8 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
       rank_(std::move(rank)),
       weights_(session.resting()),
       names_{weights_file(session.model()), kStatesFile},
-      layouts_{parameters_alone(session.model()), optimizer_layout(session)},
+      layouts_{weights_layout(session.model(), session.model().precision().master, "", false),
+               optimizer_layout(session)},
       ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background) {
   for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);
   for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})

@@ -8,7 +8,7 @@
 #include "layers/models/adapter_files.h"
 #include "tools/checkpoint/arena_values.h"
 #include "tools/checkpoint/saved_state.h"
-#include "tools/planner/state_bytes.h"
+#include "tools/costs/state_bytes.h"
 
 namespace snug {
 

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "optim/optimizer.h"
-#include "tools/planner/save_ring_size.h"
+#include "tools/costs/save_ring_size.h"
 
 namespace snug {
 

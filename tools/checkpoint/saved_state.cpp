@@ -1,7 +1,7 @@
 #include "tools/checkpoint/saved_state.h"
 
 #include "tools/checkpoint/checkpoint.h"
-#include "tools/planner/state_bytes.h"
+#include "tools/costs/state_bytes.h"
 
 namespace snug {
 

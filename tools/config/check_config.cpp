@@ -519,9 +519,8 @@ ScheduleConfig schedule_config(const RunConfig& c, int64_t total_steps) {
 OptimName optimizer_name(const RunConfig& config) {
   OptimName name = optim_name(config.optim);
   if (name.says_state) return name;
-  for (const StateForm form :
-       {StateForm::f32, StateForm::bf16, StateForm::codes8, StateForm::codes4})
-    if (config.optim_state == to_string(form)) name.state = form;
+  for (const StateFormFacts& form : state_forms())
+    if (config.optim_state == form.word) name.state = form.form;
   return name;
 }
 

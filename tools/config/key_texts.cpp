@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "layers/models/family.h"
 #include "layers/ops/pair_losses.h"
@@ -15,7 +16,54 @@
 #include "optim/settings.h"
 
 namespace snug {
+namespace {
 
+// "a, b or c".
+std::string one_of_these(const std::vector<std::string>& list) {
+  std::string text;
+  for (size_t i = 0; i < list.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " or ") + list[i];
+  return text;
+}
+
+}  // namespace
+
+std::string_view optimizer_text() {
+  static const std::string text = [] {
+    std::vector<std::string> ends;
+    for (const StateFormFacts& f : state_forms())
+      if (f.form != StateForm::f32) ends.emplace_back(f.ends[0]);
+    return fmt::format(
+        "the optimizer; adamw, ademamix, lion, muon and adam_mini decay weights apart from the "
+        "gradient, the others add the decay to it; lion, adagrad and rmsprop keep half of the "
+        "states of adamw; adafactor keeps a number a row and a column of a matrix; muon makes "
+        "the singular values of a layer's step alike and keeps its momentum, with adamw for "
+        "embeddings, head, norms and biases; adam_mini keeps one second moment a head or a row; "
+        "lion usually wants a rate three to ten times lower; lamb and lars scale the step of a "
+        "tensor by its norm, for large batches. With {} behind a name states rest so "
+        "(optim_state); with paged_ before it, they rest with the host where the plan has no "
+        "room for them",
+        one_of_these(ends));
+  }();
+  return text;
+}
+std::string_view state_form_choices() {
+  static const std::string text = [] {
+    std::string words = "auto";
+    for (const StateFormFacts& f : state_forms()) words += std::string(" ") + f.word;
+    return words;
+  }();
+  return text;
+}
+std::string_view state_forms_text() {
+  static const std::string text = [] {
+    std::vector<std::string> list = {"auto (as optim says)"};
+    for (const StateFormFacts& f : state_forms())
+      list.push_back(*f.doc == '\0' ? f.word : fmt::format("{} ({})", f.word, f.doc));
+    return "how the optimizer's state rests: " + one_of_these(list);
+  }();
+  return text;
+}
 std::string_view optimizer_choices() {
   static const std::string text = fmt::format("{}", fmt::join(optimizer_names(), " "));
   return text;

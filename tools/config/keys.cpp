@@ -192,7 +192,8 @@ std::vector<Key> other_keys() {
        .doc = "threads of computation, of each rank; auto: one per core the process may use, shared by the ranks",
        .example = "2", .unset = "auto", .range = {.min = 1, .max = 1024}},
       {.name = "ranks", .section = "machine", .kind = K::integer, .field = &C::ranks,
-       .doc = "processes that share every step on this machine's cores; memory is that of each; of a target, devices",
+       .doc = "processes that share every step, on this machine's cores or, with device: cuda, a GPU each; memory is "
+              "that of each; of a target, devices",
        .example = "2", .range = {.min = 1, .max = 4096}},
       {.name = "zero", .section = "machine", .kind = K::choice, .field = &C::zero,
        .doc = "what each of several ranks keeps its piece of: 0 nothing, 1 states and masters, 2 gradients too, 3 weights "
@@ -202,9 +203,9 @@ std::vector<Key> other_keys() {
        "target: nvlink, nvlink3, pcie5, pcie4, 400GbE, ..., 10GbE; null: pcie4", .example = "nvlink", .unset = "null"},
       {.name = "transport", .section = "machine", .kind = K::choice, .field = &C::transport,
        .doc = "what carries what ranks tell each other: local, memory that they share; mpi, messages of Open MPI's, "
-              "under mpirun, through buffers that are planned; auto: mpi where a launcher says that they are on "
-              "several machines. The bits are the same",
-       .example = "local", .choices = "auto local mpi"},
+              "under mpirun, through buffers that are planned; nccl, between GPUs, likewise; auto: nccl on "
+              "device: cuda, else mpi where a launcher says that they are on several machines. Sums are the same",
+       .example = "local", .choices = "auto local mpi nccl"},
       {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout, .doc = "how long a "
        "rank waits for another before the run ends", .example = "60s", .range = kAboveZero},
       {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,
@@ -302,12 +303,11 @@ std::vector<Key> other_keys() {
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
-       .doc = "the optimizer; adamw, ademamix, lion, muon and adam_mini decay weights apart from the gradient, the others add the decay to it; lion, adagrad and rmsprop keep half of the states of adamw; adafactor keeps a number a row and a column of a matrix; muon makes the singular values of a layer's step alike and keeps its momentum, with adamw for embeddings, head, norms and biases; adam_mini keeps one second moment a head or a row; lion usually wants a rate three to ten times lower; lamb and lars scale the step of a tensor by its norm, for large batches. With _8bit, _4bit or _bf16 behind a name states rest so (optim_state); with paged_ before it, they rest with the host where the plan has no room for them",
+       .doc = optimizer_text(),
        .example = "adamw_8bit", .aliases = "optimizer", .choices = optimizer_choices(),
        .refused = optimizer_refusals(), .refused_reason = why_refused},
       {.name = "optim_state", .section = "optimizer", .kind = K::choice, .field = &C::optim_state,
-       .doc = "how the optimizer's state rests: auto (as optim says), fp32, bf16 (half; rounded at random, the same in every run), 8bit (blocks of 256 with their largest magnitude, as bitsandbytes; tensors below 4096 numbers, and embeddings of a model trained from scratch, keep fp32) or 4bit (blocks of 128, as torchao)",
-       .example = "8bit", .choices = "auto fp32 bf16 8bit 4bit"},
+       .doc = state_forms_text(), .example = "8bit", .choices = state_form_choices()},
       {.name = "optim_args", .section = "optimizer", .kind = K::text, .field = &C::optim_args,
        .doc = optimizer_arguments(), .example = "alpha=0.95,momentum=0.9", .unset = "null"},
       {.name = "learning_rate", .section = "optimizer", .kind = K::number,

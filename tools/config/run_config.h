@@ -11,12 +11,15 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/config/asked.h"
+
 namespace snug {
 
 // RunConfig::where() of what was written there.
 inline constexpr const char* kCommandLine = "command line";
 
-struct RunConfig {
+// What decisions are asked for stands in Asked.
+struct RunConfig : Asked {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
   // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two
   // is empty as a rule. If both are given (model: gpt2 and model.n_layer=6, or {base: gpt2,
@@ -100,16 +103,10 @@ struct RunConfig {
   std::string attn_implementation = "auto";  // auto | own | cudnn
   std::string cuda_graphs = "auto";          // auto | on | off
   bool matmul_autotune = false;
-  std::string recompute = "auto";          // auto, a policy, or "0-5: block, 6-11: none"
-  std::string offload = "auto";            // a policy or a map like that
-  std::string offload_optimizer = "auto";  // auto | none | cpu | disk
-  std::string offload_disk;                // a folder; empty: output_dir
-  int64_t disk_bandwidth = 0;              // bytes a second of it; 0: assumed
-  std::string offload_params = "auto";     // the same
-  std::string offload_embedding = "auto";  // the same
-  std::string offload_gradients = "auto";  // the same
-  std::string offload_update = "auto";     // auto | gpu | cpu
-  int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto
+  std::string recompute = "auto";  // auto, a policy, or "0-5: block, 6-11: none"
+  std::string offload = "auto";    // a policy or a map like that
+  std::string offload_disk;        // a folder; empty: output_dir
+  int64_t disk_bandwidth = 0;      // bytes a second of it; 0: assumed
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built
   bool bitwise = false;
@@ -130,7 +127,7 @@ struct RunConfig {
 
   // Optimizer.
   std::string optim = "adamw";       // optim_name() of optim/settings.h
-  std::string optim_state = "auto";  // auto | fp32 | bf16 | 8bit | 4bit: as the name above says
+  std::string optim_state = "auto";  // as the name above says, or a word of state_forms()
   std::string optim_args;            // "alpha=0.95,momentum=0.9"
   double learning_rate = 6e-4;
   double min_lr = -1;        // -1: not set, see resolve_min_lr

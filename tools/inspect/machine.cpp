@@ -166,15 +166,16 @@ Finding examine_overcommit(const std::string& root) {
   return f;
 }
 
-Finding examine_disk(const std::string& folder) {
+Finding examine_disk(const std::string& folder, std::optional<int64_t> free_bytes) {
   Finding f{.name = "disk"};
   char resolved[4096];
   const char* const path = realpath(folder.c_str(), resolved);
   const std::string shown = path ? path : folder;
   struct statvfs info {};
-  const bool known = statvfs(folder.c_str(), &info) == 0;
-  const int64_t left =
-      known ? static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize) : -1;
+  if (!free_bytes && statvfs(folder.c_str(), &info) == 0)
+    free_bytes = static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  const bool known = free_bytes.has_value();
+  const int64_t left = free_bytes.value_or(-1);
   f.facts = {{"folder", shown},
              {"free_bytes", known ? nlohmann::ordered_json(left) : nullptr},
              {"writable", false}};

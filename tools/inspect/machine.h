@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,8 @@ Finding examine_swap(const std::string& root);
 Finding examine_overcommit(const std::string& root);
 Finding examine_processors(const std::string& root);
 Finding examine_memory(int64_t total, int64_t available, int64_t limit);
-Finding examine_disk(const std::string& folder);
+// As if `free_bytes` were free; nullopt: what is.
+Finding examine_disk(const std::string& folder, std::optional<int64_t> free_bytes = {});
 Finding examine_limits(int64_t address_space, int64_t file_size, int64_t files);  // -1: unlimited
 Finding examine_locale(const std::string& name, bool terminal);
 Finding examine_cuda();

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/costs/state_bytes.h"
 #include "tools/planner/plan.h"
-#include "tools/planner/state_bytes.h"
 
 namespace snug {
 

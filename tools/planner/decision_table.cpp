@@ -27,8 +27,8 @@ std::vector<Decision> make_table() {
        .key = "head_rows",
        .words = "head chunks of {} rows",
        .decided = &Decisions::head_rows,
-       .asked = &PlanRequest::head_rows,
-       .given = &RunConfig::head_rows,
+       .asked = &Asked::head_rows,
+       .given = &Asked::head_rows,
        .least = 1,
        .at_resume = AtResume::pinned,
        .at_most = true},
@@ -81,8 +81,12 @@ std::vector<Decision> make_table() {
                      .words = "",
                      .decided = &key,
                      .asked = key.asked,
-                     .given = key.given,
-                     .absent = key.device});
+                     .given = key.asked,
+                     .absent = key.device,
+                     .beside = key.beside,
+                     .check = key.check,
+                     .tries = key.tries,
+                     .of_blocks = key.of_blocks});
   return table;
 }
 
@@ -122,6 +126,12 @@ void set_word(const Decision& row, const std::string& word, Decisions& d) {
 std::span<const Decision> decision_table() {
   static const std::vector<Decision> table = make_table();
   return table;
+}
+
+PlanRequest::PlanRequest() {
+  for (const Decision& row : decision_table())
+    if (row.tries != nullptr || std::holds_alternative<const ResidenceKey*>(row.decided))
+      row.fix(Decisions(), *this);
 }
 
 std::string Decision::text(const Decisions& d) const {
@@ -185,6 +195,30 @@ void Decision::read(const nlohmann::json& file, const std::string& where, const 
     fail(ErrorCode::data, fmt::format("{} {} in {}", name, one_of(known), where),
          fmt::format("\"{}\"", word), advice);
   set_word(*this, word, d);
+}
+
+void Decision::set(const std::string& value, Decisions& d) const {
+  if (const auto* number = std::get_if<int64_t Decisions::*>(&decided))
+    d.*(*number) = std::stoll(value);
+  else if (const auto* layers = std::get_if<LayerWords Decisions::*>(&decided))
+    d.*(*layers) = value;
+  else
+    set_word(*this, value, d);
+}
+
+void Decision::copy(const Decisions& from, Decisions& to) const {
+  std::visit(
+      [&](auto field) {
+        if constexpr (std::is_same_v<decltype(field), const ResidenceKey*>)
+          field->set(field->value(from), to);
+        else
+          to.*field = from.*field;
+      },
+      decided);
+}
+
+void Decision::decide(const PlanRequest& r, Decisions& d) const {
+  if (const std::string value = asked_for(r); !value.empty()) set(value, d);
 }
 
 void Decision::ask(const RunConfig& config, PlanRequest& r) const {

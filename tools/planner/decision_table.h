@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "tools/config/run_config.h"
 #include "tools/planner/plan.h"
@@ -38,6 +39,7 @@ struct Decision {
                LayerWords PlanRequest::*, std::optional<bool> PlanRequest::*,
                std::optional<DType> PlanRequest::*, std::optional<WeightPacking> PlanRequest::*>
       asked = {};
+  // Where the configuration has another field than the request; both have those of Asked.
   std::variant<std::monostate, int64_t RunConfig::*, std::string RunConfig::*> given = {};
   const char* values[2] = {};    // words of what is not so, and of what is
   int64_t least = 0;             // of a number
@@ -46,6 +48,15 @@ struct Decision {
   // The permission without which the planner has its first value alone; null: it needs none.
   const char* permission = nullptr;
   bool at_most = false;  // the key says the most: all that there is may be less
+  // In a line of a ladder, where it is not the first value: "embedding with the host"; null: nothing.
+  const char* beside = nullptr;
+  // Throws usage or unsupported where what is asked for cannot be; null: it always can.
+  void (*check)(const RunConfig& config, const PlanRequest& r) = nullptr;
+  // Of a decision that frees memory for time: what else than its first value is looked at in training
+  // where it is left open, each in a search of its own (PlanSearch::with_tried). Null: the search has
+  // ways of its own for it. And whether what blocks run depends on it.
+  std::vector<std::string> (*tries)(const PlanRequest& r) = nullptr;
+  bool of_blocks = true;
 
   std::string text(const Decisions& d) const;  // as files have it
   nlohmann::json json(const Decisions& d) const;
@@ -55,10 +66,14 @@ struct Decision {
   // As a file says it. Throws data naming `where`.
   void read(const nlohmann::json& file, const std::string& where, const std::string& advice,
             Decisions& d) const;
+  void set(const std::string& value, Decisions& d) const;  // as files have it
+  void copy(const Decisions& from, Decisions& to) const;
   // What the configuration says, into the request; and what is decided already, so that nothing is
   // left to choose.
   void ask(const RunConfig& config, PlanRequest& r) const;
   void fix(const Decisions& d, PlanRequest& r) const;
+  // What is asked for, or the first value.
+  void decide(const PlanRequest& r, Decisions& d) const;
   // As text; empty: it is left open.
   std::string asked_for(const PlanRequest& r) const;
   std::string given_in(const RunConfig& config) const;  // 0 and auto: open

@@ -15,14 +15,15 @@
 #include "engine/seams/weight_codes.h"
 #include "engine/simt/emu.h"
 #include "optim/kahan.h"
+#include "parallel/nccl_transport.h"
 #include "parallel/rank_comm.h"
+#include "tools/costs/save_ring_size.h"
+#include "tools/costs/state_bytes.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
-#include "tools/planner/save_ring_size.h"
-#include "tools/planner/state_bytes.h"
 
 namespace snug {
 namespace {
@@ -105,11 +106,12 @@ int64_t process_private_bytes() {
 
 // Of Open MPI 4.1 2.8 MiB, and 0.1 MiB for each other rank, were measured.
 int64_t runtime_bytes_of(const PlanRequest& r) {
-  const int64_t mpi = r.staged ? (int64_t{4} << 20) + r.ranks * (int64_t{192} << 10) : 0;
-  return r.runtime_bytes >= 0
-             ? r.runtime_bytes
-             : declared_runtime_bytes(r.settings.threads, r.model->spec().V, r.settings.target) +
-                   mpi;
+  const Place place = r.settings.target;
+  int64_t more = 0;
+  if (r.staged && place == Place::cpu) more = (int64_t{4} << 20) + r.ranks * (int64_t{192} << 10);
+  if (r.staged && place == Place::cuda) more = nccl_bytes(r.ranks);
+  if (r.runtime_bytes >= 0) return r.runtime_bytes + (place == Place::cuda ? more : 0);
+  return declared_runtime_bytes(r.settings.threads, r.model->spec().V, place) + more;
 }
 
 int64_t free_bytes_now(const PlanRequest& r) {
@@ -119,14 +121,13 @@ int64_t free_bytes_now(const PlanRequest& r) {
   const int64_t bytes =
       ram && r.reserve > 0 ? r.budget : make_device(Place::cpu)->memory_info().available_bytes;
   // Ranks share RAM; a budget that was not set is a rank's already.
-  const int64_t share = ram && r.reserve > 0 ? bytes : bytes / r.ranks;
+  const int64_t share = ram && r.reserve > 0 ? bytes : bytes / r.ranks_on_machine;
   return std::max<int64_t>(1, share - (ram ? runtime_bytes_of(r) : 0));
 }
 
 int64_t forget_free_bytes(PlanRequest& r, bool other_budgets) {
-  const bool away = r.use_host || r.paged_states || r.offload_params == "cpu" ||
-                    r.offload_embedding == "cpu" || r.offload_optimizer == "cpu" ||
-                    r.offload_gradients == "cpu" || (!r.offload.none() && !r.offload.open());
+  bool away = r.use_host || r.paged_states || (!r.offload.none() && !r.offload.open());
+  for (const ResidenceKey& key : residence_keys()) away = away || r.*key.asked == "cpu";
   if (away || r.settings.target == Place::cuda || (r.reserve > 0 && !other_budgets)) return 0;
   return std::exchange(r.free_bytes, 0);
 }
@@ -216,6 +217,10 @@ Plan make_plan(const PlanRequest& request) {
   Plan plan = make_plan(request, search);
   if (!plan.fits) plan.offers = plan_offers(request, plan, search.recordings());
   return plan;
+}
+
+bool packed_copies_pay(int64_t weights, int64_t copies) {
+  return copies > 0 && copies < weights + weights / 2 + (1 << 20);
 }
 
 Plan make_plan(const PlanRequest& r, PlanSearch& search) {
@@ -404,9 +409,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       if (t.category == Category::weights) weights += t.bytes;
       if (t.category == Category::packed_weights) copies += t.bytes;
     }
-    // Copies are padded to whole panels, which in tiny models is a good part of them.
-    const bool pays = copies > 0 && copies < weights + weights / 2 + (1 << 20);
-    if (pays && s.lower_bound() <= room) finish(richer, *session, search, r.budget);
+    if (packed_copies_pay(weights, copies) && s.lower_bound() <= room)
+      finish(richer, *session, search, r.budget);
     if (richer.fits && richer.decisions.packed_weights == d.packed_weights)
       plan = std::move(richer);
   }

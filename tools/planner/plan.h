@@ -8,7 +8,8 @@
 
 #include "engine/blas/kernel_table.h"
 #include "engine/core/units.h"
-#include "tools/planner/cost_model.h"
+#include "tools/config/asked.h"
+#include "tools/costs/cost_model.h"
 #include "tools/session/computes_on.h"
 #include "tools/session/session.h"
 
@@ -51,8 +52,10 @@ struct BatchKeys {
   }
 };
 
-// What the user fixed and what is left to choose (0 or "auto").
-struct PlanRequest {
+// What the user fixed and what is left to choose (0 or "auto"). Of Asked what is auto takes the host's
+// memory if use_host; head_rows 0: the fastest of 1024, 256, 64.
+struct PlanRequest : Asked {
+  PlanRequest();  // residences and what a search would try are not open: their first values
   const Model* model = nullptr;
   OptimizerConfig optimizer;
   Settings settings;
@@ -65,21 +68,16 @@ struct PlanRequest {
   // Ranks that share a step, each with as many windows, and what each keeps its piece of alone
   // (Decisions::zero). Bytes are those of one rank.
   int ranks = 1, zero = 0;
+  int ranks_on_machine = 1;   // of them, those that share its memory
   bool staged = false;        // ranks share no memory (Decisions::staged)
   PairDecision pairs;         // of a causal LM whose rows are pairs
   bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;     // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;
-  int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
-  BatchKeys keys;                          // that set these numbers
-  LayerWords recompute = "auto";           // open: chosen for each layer
-  LayerWords offload;                      // open: chosen, if use_host
-  std::string offload_optimizer = "none";  // none, cpu, disk; auto: one of the two, if use_host
-  std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
-  std::string offload_embedding = "none";  // the same, of frozen tables of rows
-  std::string offload_gradients = "none";  // the same; cpu goes with updates behind backward
-  std::string offload_update = "gpu";      // or cpu, of gradients and states that are there
+  BatchKeys keys;                 // that set these numbers
+  LayerWords recompute = "auto";  // open: chosen for each layer
+  LayerWords offload;             // open: chosen, if use_host
   // settings.graphs was asked for: nothing is planned that rules graphs out.
   bool graphs_required = false;
   // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
@@ -281,8 +279,6 @@ nlohmann::json plan_json(const Plan& plan);
 std::string plan_hash(const Plan& plan);
 // The widest instruction set the kernels use here; kernels are chosen by it.
 const char* plan_instruction_set();
-// "the layers' weights and the optimizer's state": what always rests there; empty: nothing.
-std::string rests_with_host(const Decisions& decisions);
 // One sentence: what was chosen and what it means.
 std::string plan_sentence(const Plan& plan);
 // The table a person reads.

@@ -1,5 +1,5 @@
 // What makes a plan this plan: the facts that it was made for, its seal, the hash that must come
-// out again; and words for what of it is the machine's and the host's.
+// out again; and the machine's instruction set.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +10,7 @@
 #include "layers/models/fingerprint.h"
 #include "optim/settings.h"
 #include "tools/planner/plan.h"
+#include "tools/planner/rank_words.h"
 #include "tools/session/device_choice.h"
 
 namespace snug {
@@ -20,18 +21,6 @@ const char* plan_instruction_set() {
   if (matmul_available(MatmulKernel::avx512)) return "avx512";
   if (matmul_available(MatmulKernel::avx2)) return "avx2";
   return "generic";
-}
-
-std::string rests_with_host(const Decisions& d) {
-  std::vector<const char*> list;
-  if (d.offload_params) list.push_back("the layers' weights");
-  if (d.offload_tables) list.push_back("the frozen embedding");
-  if (d.offload_gradients) list.push_back("the layers' gradients");
-  if (d.offload_optimizer) list.push_back("the optimizer's state");
-  std::string text;
-  for (size_t i = 0; i < list.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " and ") + std::string(list[i]);
-  return text;
 }
 
 PlanFacts plan_facts(const PlanRequest& r) {
@@ -53,7 +42,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
        r.kv_length > 0 ? fmt::format("{} tokens", r.kv_length) : "none"}};
   if (r.ranks > 1) facts["ranks"] = std::to_string(r.ranks);
   if (r.ranks > 1) facts["zero"] = std::to_string(r.zero);
-  if (r.staged) facts["transport"] = "mpi";
+  if (r.staged) facts["transport"] = transport_word(r.settings.target);
   if (r.pairs.any())
     facts["loss_type"] =
         fmt::format("{}, {} {} in a window",

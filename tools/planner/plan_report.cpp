@@ -7,8 +7,8 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/io/fingerprint.h"
+#include "tools/costs/kernel_choices.h"
 #include "tools/planner/decision_table.h"
-#include "tools/planner/kernel_choices.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan.h"
 #include "tools/planner/plan_search.h"
@@ -86,7 +86,7 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"kernels", choices_json(plan.kernels)}};
   add_decisions(j, d);
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
-  if (d.staged) j["transport"] = "mpi";
+  if (d.staged) j["transport"] = transport_word(plan.place);
   if (d.pairs.any()) j["pairs_per_window"] = d.pairs.per_window;
   if (d.pairs.cached) j["precompute_ref_log_probs"] = true;
   if (d.pairs.any() && !d.pairs.reward) j["loss_type"] = facts_of(d.pairs.loss.kind).name;
@@ -191,6 +191,13 @@ std::string binding_instant(const Plan& plan) {
   if (at != nullptr) text += fmt::format(" at {}", at->name);
   if (at != nullptr && !at->scope.empty()) text += fmt::format(" of {}", at->scope.view());
   return text;
+}
+
+// What is with the host beside the optimizer's state, of which all that comes leaves again.
+bool brings_more_than_states(const Decisions& d) {
+  Homes homes = d;
+  homes.offload_optimizer = false;
+  return rests_away(homes);
 }
 
 // What is proved of the choice, by the same costs.
@@ -499,10 +506,8 @@ std::string plan_text(const Plan& plan) {
         "\n  the host's memory was the planner's choice: {} cross the link a step, {} come back; "
         "{}; it counts as {} slower than it is, so that less is no reason to take it",
         human_bytes(bytes_crossing(plan, kToHost)),
-        plan.decisions.offload_params || plan.decisions.offload_tables ||
-                plan.decisions.offload_gradients
-            ? human_bytes(bytes_crossing(plan, kToDevice))
-            : "as many",
+        brings_more_than_states(plan.decisions) ? human_bytes(bytes_crossing(plan, kToDevice))
+                                                : "as many",
         plan.unmoved_seconds > 0
             ? fmt::format("without it tokens/s would be fewer by {}",
                           percent(fewer_tokens(plan.unmoved_seconds, plan.step_seconds)))

@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "layers/models/recompute.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/residence.h"
 
 namespace snug {
@@ -62,12 +63,7 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   std::stable_sort(ways_.begin(), ways_.end(),
                    [](const Way& x, const Way& y) { return x.moved < y.moved; });
   streamed_ = streamed_ways();
-  if (use_host && r.offload_embedding == "auto" && r.ranks == 1 &&
-      r.model->params().tables_first() < r.model->params().flat_elements()) {
-    tables_request_ = std::make_unique<PlanRequest>(r);
-    tables_request_->offload_embedding = "cpu";
-    tables_ = std::make_unique<PlanSearch>(*tables_request_, recordings_);
-  }
+  if (trains) open_tried();
   if (trains && (r.offload_params == "cpu" || r.offload_gradients == "cpu")) {
     ways_.clear();
     layers_ = stacks_ = false;
@@ -107,7 +103,6 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.offload = key.way.offload;
   d.offload_optimizer = key.way.states_away;
   d.offload_params = key.way.params_away;
-  d.offload_tables = r.global_batch > 0 && r.offload_embedding == "cpu";
   d.offload_gradients = key.way.grads_away;
   d.update_on_host = key.way.updates_away;
   d.states_on_disk = states_on_disk(r);
@@ -127,7 +122,27 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.ranks = r.ranks;
   d.zero = r.global_batch > 0 ? r.zero : 0;
   d.staged = r.staged;
+  if (r.global_batch > 0)
+    for (const Decision& row : decision_table())
+      if (row.tries != nullptr) row.decide(r, d);
   return d;
+}
+
+// With each value of a decision that is left open and tried; of two such every pair once.
+void PlanSearch::open_tried() {
+  PlanRequest rest = request_;
+  for (const Decision& row : decision_table()) {
+    if (row.tries == nullptr || !row.asked_for(rest).empty()) continue;
+    const bool hosts = std::holds_alternative<const ResidenceKey*>(row.decided);
+    for (const std::string& value : row.tries(rest)) {
+      Tried& tried = *tried_.emplace_back(std::make_unique<Tried>(rest, hosts));
+      Decisions d;
+      row.set(value, d);
+      row.fix(d, tried.request);
+      tried.search = std::make_unique<PlanSearch>(tried.request, recordings_);
+    }
+    row.fix(Decisions(), rest);
+  }
 }
 
 // The largest first.
@@ -400,9 +415,7 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
 
 double PlanSearch::judged(const Decisions& d, double seconds) {
   if (d.packed_weights != WeightPacking::none) seconds *= 1 + kPackingMargin;
-  const bool away = !d.offload.none() || d.offload_optimizer || d.offload_params ||
-                    d.offload_tables || d.offload_gradients;
-  return away ? seconds * (1 + kHostMargin) : seconds;
+  return !d.offload.none() || rests_away(d) ? seconds * (1 + kHostMargin) : seconds;
 }
 
 // As it is judged. The update is that of the configuration: slots are nothing to it.
@@ -508,9 +521,9 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     }
     std::reverse(list.begin() + before, list.end());
   }
-  if (tables_)
-    for (Choice c : tables_->least()) {
-      c.moved = true;
+  for (const std::unique_ptr<Tried>& tried : tried_)
+    for (Choice c : tried->search->least()) {
+      c.moved = c.moved || tried->hosts;
       list.push_back(std::move(c));
     }
   std::stable_sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {

@@ -26,9 +26,9 @@
 #include <vector>
 
 #include "engine/memory/planner.h"
-#include "tools/planner/block_options.h"
+#include "tools/costs/block_options.h"
+#include "tools/costs/stack_plans.h"
 #include "tools/planner/plan.h"
-#include "tools/planner/stack_plans.h"
 
 namespace snug {
 
@@ -232,7 +232,8 @@ class PlanSearch {
   double packing_floor(const Key& key);
   double packing_floor(const Config& config, const PackedSearch& packed) const;
   Choice best_packed(PackedSearch& packed, int64_t room, Choice best);
-  Choice with_tables(int64_t room, Choice best, bool bounded);
+  void open_tried();
+  Choice with_tried(int64_t room, Choice best, bool bounded);
   Decisions decide(const Key& key) const;
   std::vector<Gradients> gradients(int64_t micro) const;
   std::vector<int64_t> micros() const;
@@ -356,10 +357,16 @@ class PlanSearch {
   std::vector<Way> streamed_;
   std::vector<PackedSearch> packed_searches_;
   bool packed_searches_open_ = false;
-  // Where it is open whether a frozen embedding rests with the host: the search in which it does, and
-  // what the fastest plan takes in which it does not, were there all the room there could be.
-  std::unique_ptr<PlanRequest> tables_request_;
-  std::unique_ptr<PlanSearch> tables_;
+  // A search with another value of a decision that is open (Decision::tries). `hosts`: that is of the
+  // host's memory.
+  struct Tried {
+    Tried(const PlanRequest& r, bool of_host) : request(r), hosts(of_host) {}
+    PlanRequest request;
+    bool hosts;
+    std::unique_ptr<PlanSearch> search;
+  };
+  std::vector<std::unique_ptr<Tried>> tried_;
+  // What the fastest plan without takes, were there all the room there could be.
   double fastest_ = -1;
   std::map<std::string_view, Name> packed_variants_;
   // Of a search with packed weights: the one without, and what its fastest takes under this budget.
@@ -379,5 +386,9 @@ class PlanSearch {
   std::map<int64_t, double> mixed_bounds_;
   std::map<std::pair<const Config*, int64_t>, double> config_bounds_;  // of mixed stacks
 };
+
+// Whether decoding wins by packed copies of `copies` bytes beside weights of `weights` bytes: where they
+// are twice the size, nothing. They are padded to whole panels, a good part of them in tiny models.
+bool packed_copies_pay(int64_t weights, int64_t copies);
 
 }  // namespace snug

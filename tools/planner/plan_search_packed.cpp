@@ -124,25 +124,27 @@ PlanSearch::Choice PlanSearch::best(int64_t room, bool bounded) {
   Choice best = best_unpacked(room, bounded);
   open_packed_searches();
   for (PackedSearch& p : packed_searches_) best = best_packed(p, room, std::move(best));
-  return with_tables(room, std::move(best), bounded);
+  return with_tried(room, std::move(best), bounded);
 }
 
-// With the frozen embedding at the host, where what it frees is worth what its rows take: not if all
-// the memory there could be has no faster plan.
-PlanSearch::Choice PlanSearch::with_tables(int64_t room, Choice best, bool bounded) {
-  if (!tables_ || room >= kNoLimit) return best;
+// What is tried frees memory and takes time: not where all the memory there could be has no faster plan.
+PlanSearch::Choice PlanSearch::with_tried(int64_t room, Choice best, bool bounded) {
+  if (tried_.empty() || room >= kNoLimit) return best;
   if (fastest_ < 0) fastest_ = best_unpacked(kNoLimit, false).step_seconds;
-  if (best.feasible && best.step_seconds <= fastest_) return best;
-  Choice away = tables_->best(room, bounded);
-  if (!away.feasible) return best;
-  const double bound =
-      best.feasible ? std::min(best.bound_seconds, away.bound_seconds) : away.bound_seconds;
-  if (!best.feasible || away.step_seconds < best.step_seconds) {
-    if (!away.moved) away.unmoved_seconds = best.feasible ? best.step_seconds : 0;
-    away.moved = true;
-    best = std::move(away);
+  for (const std::unique_ptr<Tried>& tried : tried_) {
+    if (best.feasible && best.step_seconds <= fastest_) break;
+    Choice other = tried->search->best(room, bounded);
+    if (!other.feasible) continue;
+    const double bound =
+        best.feasible ? std::min(best.bound_seconds, other.bound_seconds) : other.bound_seconds;
+    if (!best.feasible || other.step_seconds < best.step_seconds) {
+      if (tried->hosts && !other.moved)
+        other.unmoved_seconds = best.feasible ? best.step_seconds : 0;
+      other.moved = other.moved || tried->hosts;
+      best = std::move(other);
+    }
+    best.bound_seconds = bound;
   }
-  best.bound_seconds = bound;
   return best;
 }
 

@@ -5,6 +5,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/planner/decision_table.h"
 #include "tools/planner/plan_search.h"
 
 namespace snug {
@@ -103,6 +104,8 @@ namespace {
 // What a block minds: where the states rest is nothing to one that does not update.
 Decisions of_block(const Decisions& d) {
   Decisions b;
+  for (const Decision& row : decision_table())
+    if (row.tries != nullptr && row.of_blocks) row.copy(d, b);
   b.T = d.T;
   b.micro_batch = d.micro_batch;
   b.gradients = d.gradients;
@@ -144,12 +147,14 @@ LinkedProblem& PlanSearch::linked(const Config& c) {
 
 namespace {
 
-// What each of the programs minds of the decisions; all of them those of the model's kind.
+// What each of the programs minds of the decisions; all of them those of the model's kind, and those
+// that a search tries.
 Decisions of_common(const Decisions& d) {
   Decisions c;
+  for (const Decision& row : decision_table())
+    if (row.tries != nullptr) row.copy(d, c);
   c.T = d.T;
   c.offload_params = d.offload_params;
-  c.offload_tables = d.offload_tables;
   c.packing_boundaries = d.packing_boundaries;
   c.rows_per_window = d.rows_per_window;
   c.pairs = d.pairs;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/core/units.h"
+#include "parallel/nccl_transport.h"
 #include "parallel/rank_comm.h"
 
 namespace snug {
@@ -17,6 +18,10 @@ const char* zero_cost(int zero) {
 }
 
 }  // namespace
+
+const char* transport_word(Place place) {
+  return place == Place::cpu ? "mpi" : "nccl";
+}
 
 const char* zero_words(const Decisions& d) {
   if (d.ranks <= 1) return "";
@@ -36,9 +41,14 @@ std::string rank_text(const Plan& plan) {
              100 * plan.collective_seconds / plan.step_seconds, plan.decisions.zero,
              zero_cost(plan.decisions.zero)) +
          (plan.decisions.staged
-              ? fmt::format("\n  ranks exchange messages by Open MPI: sums wait in buffers "
-                            "of {} at most, which are workspace",
-                            human_bytes(kStagingBytes))
+              ? fmt::format("\n  ranks exchange {}: sums wait in buffers of {} at most, which are "
+                            "workspace{}",
+                            plan.place == Place::cpu ? "messages by Open MPI" : "by NCCL",
+                            human_bytes(kStagingBytes),
+                            plan.place == Place::cuda
+                                ? fmt::format("; of the runtime {} are NCCL's, an estimate",
+                                              human_bytes(nccl_bytes(plan.decisions.ranks)))
+                                : std::string())
               : std::string());
 }
 

@@ -7,6 +7,8 @@
 
 namespace snug {
 
+// What carries tensors between ranks that share no memory, as the key `transport` has it.
+const char* transport_word(Place place);
 // ", each with its piece of the optimizer's states"; empty: there is one.
 const char* zero_words(const Decisions& decisions);
 // A line of a plan's text: what collectives take of a step, and why. Empty: there is one rank.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -10,25 +11,94 @@
 
 namespace snug {
 
+namespace {
+
+// Weights with the host are updated where the optimizer's state is, and read as they are.
+void check_params(const RunConfig& config, const PlanRequest& r) {
+  if (r.offload_params != "cpu") return;
+  if (r.offload_optimizer == "none")
+    fail(ErrorCode::usage, "the optimizer's state with the host too, for offload_params",
+         fmt::format("offload_optimizer: none ({})", config.where("offload_optimizer")),
+         "offload_optimizer=cpu, or offload_params=none");
+  if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
+    fail(ErrorCode::usage, "no packed copies of weights that rest with the host",
+         fmt::format("packed_weights: {} ({})", config.packed_weights,
+                     config.where("packed_weights")),
+         "packed_weights=none, or offload_params=none");
+}
+
+bool has_frozen_tables(const PlanRequest& r) {
+  const ParamTable& table = r.model->params();
+  return table.tables_first() < table.flat_elements();
+}
+
+// A table that is trained has a gradient, and one that the head shares is read whole.
+void check_embedding(const RunConfig& config, const PlanRequest& r) {
+  if (r.offload_embedding != "cpu" || has_frozen_tables(r)) return;
+  const bool tied = r.model->spec().tied;
+  fail(ErrorCode::usage, "a frozen embedding that the head does not share, for offload_embedding",
+       fmt::format("offload_embedding: cpu ({}), and an embedding that is {}",
+                   config.where("offload_embedding"), tied ? "the head too" : "trained"),
+       tied                          ? "offload_embedding=auto"
+       : r.model->adapters().empty() ? "offload_embedding=auto, or freeze=wte"
+                                     : "offload_embedding=auto, or modules_to_save without it");
+}
+
+std::vector<std::string> tries_embedding(const PlanRequest& r) {
+  if (!r.use_host || r.ranks > 1 || !has_frozen_tables(r)) return {};
+  return {"cpu"};
+}
+
+}  // namespace
+
 std::span<const ResidenceKey> residence_keys() {
   static constexpr ResidenceKey keys[] = {
-      {"offload_params", &RunConfig::offload_params, &PlanRequest::offload_params,
-       &Decisions::offload_params, "none", "the layers' weights with the host",
-       "the layers' weights on the device"},
-      {"offload_embedding", &RunConfig::offload_embedding, &PlanRequest::offload_embedding,
-       &Decisions::offload_tables, "none", "the frozen embedding with the host",
-       "the frozen embedding on the device"},
-      {"offload_gradients", &RunConfig::offload_gradients, &PlanRequest::offload_gradients,
-       &Decisions::offload_gradients, "none", "the layers' gradients with the host",
-       "the layers' gradients on the device"},
-      {"offload_optimizer", &RunConfig::offload_optimizer, &PlanRequest::offload_optimizer,
-       &Decisions::offload_optimizer, "none", "the optimizer's state with the host",
-       "the optimizer's state on the device", &Decisions::states_on_disk,
-       "the optimizer's state on disk"},
-      {"offload_update", &RunConfig::offload_update, &PlanRequest::offload_update,
-       &Decisions::update_on_host, "gpu", "updates by the host", "updates by the device"},
+      {.name = "offload_params",
+       .asked = &Asked::offload_params,
+       .decided = &Homes::offload_params,
+       .what = "the layers' weights",
+       .check = check_params},
+      {.name = "offload_embedding",
+       .asked = &Asked::offload_embedding,
+       .decided = &Homes::offload_tables,
+       .what = "the frozen embedding",
+       .beside = "embedding with the host",
+       .check = check_embedding,
+       .tries = tries_embedding,
+       .of_blocks = false},
+      {.name = "offload_gradients",
+       .asked = &Asked::offload_gradients,
+       .decided = &Homes::offload_gradients,
+       .what = "the layers' gradients"},
+      {.name = "offload_optimizer",
+       .asked = &Asked::offload_optimizer,
+       .decided = &Homes::offload_optimizer,
+       .what = "the optimizer's state",
+       .filed = &Homes::states_on_disk},
+      {.name = "offload_update",
+       .asked = &Asked::offload_update,
+       .decided = &Homes::update_on_host,
+       .device = "gpu",
+       .on_host = "updates by the host",
+       .on_device = "updates by the device"},
   };
   return keys;
+}
+
+bool rests_away(const Homes& homes) {
+  for (const ResidenceKey& key : residence_keys())
+    if (homes.*key.decided) return true;
+  return false;
+}
+
+std::string rests_with_host(const Decisions& d) {
+  std::vector<const char*> list;
+  for (const ResidenceKey& key : residence_keys())
+    if (key.what != nullptr && d.*key.decided) list.push_back(key.what);
+  std::string text;
+  for (size_t i = 0; i < list.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " and ") + std::string(list[i]);
+  return text;
 }
 
 void check_residence(const Decisions& d, const std::string& where, const std::string& advice) {
@@ -47,6 +117,17 @@ void check_residence(const Decisions& d, const std::string& where, const std::st
          fmt::format("offload_optimizer {}, offload_gradients {}",
                      d.offload_optimizer ? "cpu" : "none", d.offload_gradients ? "cpu" : "none"),
          advice);
+  if (d.offload_params && (!d.offload_optimizer || d.packed_weights != WeightPacking::none))
+    fail(ErrorCode::data,
+         fmt::format("offload_optimizer cpu and packed_weights none for offload_params cpu in {}",
+                     where),
+         fmt::format("offload_optimizer {}, packed_weights {}",
+                     d.offload_optimizer ? "cpu" : "none", to_string(d.packed_weights)),
+         advice);
+  if (d.update_in_backward && d.offload_gradients)
+    fail(ErrorCode::data,
+         fmt::format("update {} for offload_gradients cpu in {}", kUpdateBehind, where),
+         fmt::format("\"{}\"", kUpdateInBackward), advice);
 }
 
 std::string offloaded_keys(const Decisions& d) {

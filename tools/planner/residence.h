@@ -1,12 +1,14 @@
-// What of training may be the host's, as data: of each choice the key, the field of the request and of
-// the decisions, and its words. Each is a row of decision_table.h too, which files and texts read.
-// What runs of blocks leave there slot by slot is `offload`, which has a language of its own.
+// What of training may be the host's, as data: of each choice the key, the field of what is asked and of
+// what is decided, its words, what it cannot be with and whether a search tries it. Each is a row of
+// decision_table.h too, which files and texts read. What runs of blocks leave there slot by slot is
+// `offload`, which has a language of its own.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tools/config/run_config.h"
 #include "tools/planner/plan.h"
@@ -15,14 +17,18 @@ namespace snug {
 
 struct ResidenceKey {
   const char* name;
-  std::string RunConfig::*given;
-  std::string PlanRequest::*asked;
-  bool Decisions::*decided;
-  const char* device;               // its value where nothing of it is the host's; else cpu
-  const char *on_host, *on_device;  // "the layers' weights with the host"
+  std::string Asked::*asked;
+  bool Homes::*decided;
+  const char* device = "none";  // its value where nothing of it is the host's; else cpu
+  const char* what = nullptr;  // rests: "the layers' weights"; null: nothing does, and words say it
+  const char *on_host = nullptr, *on_device = nullptr;
   // What may rest in a file below both.
-  bool Decisions::*filed = nullptr;
-  const char* on_disk = "";
+  bool Homes::*filed = nullptr;
+  // As in Decision.
+  const char* beside = nullptr;
+  void (*check)(const RunConfig& config, const PlanRequest& r) = nullptr;
+  std::vector<std::string> (*tries)(const PlanRequest& r) = nullptr;
+  bool of_blocks = true;
 
   bool on_file(const Decisions& d) const { return filed != nullptr && d.*filed; }
   const char* value(const Decisions& d) const {
@@ -32,14 +38,21 @@ struct ResidenceKey {
     d.*decided = value == "cpu";
     if (filed != nullptr) d.*filed = value == "disk";
   }
-  const char* words(const Decisions& d) const {
-    return on_file(d) ? on_disk : d.*decided ? on_host : on_device;
+  std::string words(const Decisions& d) const {  // "the layers' weights with the host"
+    if (what == nullptr) return d.*decided ? on_host : on_device;
+    return what + std::string(on_file(d)   ? " on disk"
+                              : d.*decided ? " with the host"
+                                           : " on the device");
   }
 };
 std::span<const ResidenceKey> residence_keys();
 
 // Throws data naming `where`, which says them, where two do not go together.
 void check_residence(const Decisions& d, const std::string& where, const std::string& advice);
+// Whether the host has something of a plan that is no run of slots.
+bool rests_away(const Homes& homes);
+// "the layers' weights and the optimizer's state": what always rests there; empty: nothing.
+std::string rests_with_host(const Decisions& d);
 // "offload: none, offload_optimizer: cpu": what a plan offloads by.
 std::string offloaded_keys(const Decisions& d);
 

@@ -28,8 +28,9 @@ bool learns_magnitudes(const Model& model) {
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
-  return d.offload.none() && !d.offload_optimizer && !d.states_on_disk && !d.offload_params &&
-         !d.offload_gradients && !d.update_in_backward;
+  // Ranks meet on the host at each collective.
+  return d.ranks == 1 && d.offload.none() && !d.offload_optimizer && !d.states_on_disk &&
+         !d.offload_params && !d.offload_gradients && !d.update_in_backward;
 }
 
 void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
@@ -109,9 +110,13 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   fork_program_ = schedule_.find("fork");
 }
 
+Session::~Session() {
+  if (comm_ && comm_ != planned_comm_.get()) comm_->detach();
+}
+
 void Session::open() {
   if (!ctx_.planning()) ctx_.reserve(schedule_);
-  if (!ctx_.planning() && comm_) comm_->attach(ctx_.arena_base(), ctx_.arena_bytes());
+  if (!ctx_.planning() && comm_) comm_->attach(ctx_);
   prepare_kernels(ctx_);
   ctx_.program(schedule_, root_, [&] { make_residents(); });
   if (generate_ >= 0) ctx_.program(schedule_, generate_, [&] { make_generation(); });
@@ -175,20 +180,16 @@ const Program& Session::record_block(const std::function<void(Context&, Runtime&
 StorePolicy Session::store_policy() const {
   const Precision& precision = model_.precision();
   const Decisions& d = decisions_;
-  return {.compute = precision.compute,
-          .trains = d.micro_batch > 0,
-          .separate_master = precision.separate_master(),
-          .gradients = d.gradients,
-          .states = optimizer_->states(model_.params()),
-          .update_in_backward = d.update_in_backward,
-          .offload_states = d.offload_optimizer,
-          .states_on_disk = d.states_on_disk,
-          .offload_weights = d.offload_params,
-          .offload_tables = d.offload_tables,
-          .offload_gradients = d.offload_gradients,
-          .update_on_host = d.update_on_host,
-          .comm = comm_,
-          .zero = d.zero};
+  StorePolicy p;
+  static_cast<Homes&>(p) = d;
+  p.compute = precision.compute;
+  p.trains = d.micro_batch > 0;
+  p.separate_master = precision.separate_master();
+  p.gradients = d.gradients;
+  p.states = optimizer_->states(model_.params());
+  p.comm = comm_;
+  p.zero = d.zero;
+  return p;
 }
 
 void Session::make_residents() {

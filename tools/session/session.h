@@ -30,6 +30,7 @@
 
 #include "engine/memory/context.h"
 #include "engine/memory/step_state.h"
+#include "engine/stores/homes.h"
 #include "engine/stores/stores.h"
 #include "layers/models/layer_words.h"
 #include "layers/models/model.h"
@@ -64,8 +65,9 @@ struct PairDecision {
 
 class Session;
 
-// Everything that shapes the programs. What changes numbers is pinned by a checkpoint.
-struct Decisions {
+// Everything that shapes the programs. What changes numbers is pinned by a checkpoint. Homes are the
+// stores' own decisions: the same bits, where can_update_on_host().
+struct Decisions : Homes {
   int64_t T = 0;                  // tokens of a training sample
   int64_t micro_batch = 0;        // sequences of a micro-step; 0: no training
   int64_t head_rows = 0;          // rows of a chunk of logits
@@ -76,8 +78,6 @@ struct Decisions {
   int64_t prefill = 0;            // tokens of a prefill chunk
   // What gradients are added up in: f32, or bf16 with the permission bf16_gradients.
   DType gradients = DType::f32;
-  // Blocks are updated as backward leaves them (engine/stores/updating_gradients.h): the same bits.
-  bool update_in_backward = false;
   double max_grad_norm = 0;
   LossScaling loss_scaling;  // of a model whose precision asks for it
   bool save = false;         // can write model folders
@@ -91,24 +91,6 @@ struct Decisions {
   bool token_logits = false;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
   int64_t save_ring = 0;
-  // Optimizer states and master weights rest in the host arena and pass through the device in
-  // windows: the same bits.
-  bool offload_optimizer = false;
-  // In place of that, optimizer states rest in a file and pass through memory in windows: the same bits.
-  // On the place cpu, of one rank, not with update_in_backward.
-  bool states_on_disk = false;
-  // The weights of the blocks rest there too, and a block has them on the device while it runs: the
-  // same bits. With offload_optimizer, whose windows update them.
-  bool offload_params = false;
-  // Frozen tables of rows rest there, and the device reads the rows that it wants: the same bits.
-  bool offload_tables = false;
-  // The gradients of the blocks rest there, and a block's are on the device while backward is at it
-  // and when they are summed up and applied: the same bits. Not with update_in_backward, which has
-  // none to keep.
-  bool offload_gradients = false;
-  // The host updates what rests with it, by its own cores, and weights come back: with
-  // offload_optimizer and offload_gradients. The same bits, where can_update_on_host().
-  bool update_on_host = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
   // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
@@ -148,6 +130,7 @@ class Session : private CodeSink {
       : Session(place, model, decisions, OptimizerConfig(), settings, schedule, comm) {
     optimizer_ = std::move(optimizer);
   }
+  ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tools/config/run_config.h"
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 #include "tools/planner/plan.h"
 
 namespace snug {

@@ -8,8 +8,8 @@
 #include "optim/settings.h"
 #include "tools/config/optimizer_name.h"
 #include "tools/config/param_groups.h"
-#include "tools/planner/matrix_pieces.h"
-#include "tools/planner/state_bytes.h"
+#include "tools/costs/matrix_pieces.h"
+#include "tools/costs/state_bytes.h"
 #include "tools/session/tell.h"
 
 namespace snug {

@@ -10,9 +10,9 @@
 #include "engine/io/json.h"
 #include "layers/models/recompute.h"
 #include "tools/config/keys.h"
+#include "tools/costs/kernel_choices.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/decision_table.h"
-#include "tools/planner/kernel_choices.h"
 #include "tools/session/device_choice.h"
 #include "tools/setup/pinned_kernels.h"
 #include "tools/setup/setup.h"
@@ -118,17 +118,6 @@ Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
   d.T = get_int_in(j, "max_length", where, 1, kMost);
   for (const Decision& row : decision_table()) row.read(j, where, kAgain, d);
   check_residence(d, where, kAgain);
-  if (d.offload_params && (!d.offload_optimizer || d.packed_weights != WeightPacking::none))
-    fail(ErrorCode::data,
-         fmt::format("offload_optimizer cpu and packed_weights none for offload_params cpu in {}",
-                     where),
-         fmt::format("offload_optimizer {}, packed_weights {}",
-                     d.offload_optimizer ? "cpu" : "none", to_string(d.packed_weights)),
-         kAgain);
-  if (d.update_in_backward && d.offload_gradients)
-    fail(ErrorCode::data,
-         fmt::format("update {} for offload_gradients cpu in {}", kUpdateBehind, where),
-         fmt::format("\"{}\"", kUpdateInBackward), kAgain);
   return d;
 }
 

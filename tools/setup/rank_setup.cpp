@@ -3,37 +3,126 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/error.h"
 #include "engine/device/processors.h"
+#include "engine/io/fingerprint.h"
 #include "engine/stores/state_places.h"
 #include "optim/percentile.h"
 #include "optim/settings.h"
+#include "parallel/group.h"
 #include "parallel/launch.h"
+#include "parallel/nccl_library.h"
 #include "parallel/rendezvous.h"
-#include "tools/planner/links.h"
+#include "tools/costs/links.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
+#include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
 #include "tools/setup/setup.h"
 
 namespace snug {
 
-int rank_threads(const RunConfig& config) {
+namespace {
+
+// Of the cores, as much as of the processors; of granted time what all ranks of a machine have.
+int threads_of_share(const Processors& p, double share, int on_machine) {
+  double most = p.cores * share;
+  if (p.quota > 0) most = std::min(most, std::ceil(p.quota - 1e-9) / on_machine);
+  return std::max(1, static_cast<int>(most + 1e-9));
+}
+
+}  // namespace
+
+RankRoom share_machine(Group& group, int local_rank, int local_size) {
+  struct Mine {
+    uint64_t machine = 0;
+    int64_t local_size = 0;
+    std::array<uint64_t, 56> cpus{};  // as far as numbers of them go
+  } mine;
+  static_assert(sizeof(Mine) <= Group::kMostExchanged);
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(boot, text);
+  mine.machine = fingerprint(text);
+  mine.local_size = local_size;
+  const Processors p = find_processors();
+  const auto bit = [](const Mine& m, int cpu) {
+    return m.cpus[static_cast<size_t>(cpu) / 64] >> (cpu % 64) & 1;
+  };
+  std::vector<int> counted;
+  for (const int cpu : p.cpus)
+    if (static_cast<size_t>(cpu) < 64 * mine.cpus.size()) {
+      mine.cpus[static_cast<size_t>(cpu) / 64] |= uint64_t{1} << (cpu % 64);
+      counted.push_back(cpu);
+    }
+  std::vector<Mine> all(static_cast<size_t>(group.size()));
+  group.exchange("the machines", all.data(), &mine, sizeof mine);
+  RankRoom room;
+  room.local_rank = local_rank;
+  for (const Mine& m : all)
+    room.on_machine = std::max(room.on_machine, static_cast<int>(m.local_size));
+  for (const int cpu : counted) {
+    int users = 0;
+    for (const Mine& m : all) users += m.machine == mine.machine && bit(m, cpu);
+    room.share += 1.0 / users / static_cast<double>(counted.size());
+  }
+  if (counted.empty()) room.share = 1.0 / room.on_machine;
+  const int own = threads_of_share(p, room.share, room.on_machine);
+  std::vector<int> threads(all.size());
+  group.exchange("the threads", threads.data(), &own, sizeof own);
+  room.threads = *std::min_element(threads.begin(), threads.end());
+  return room;
+}
+
+int ranks_on_machine(const RunConfig& config, const RankRoom& room) {
+  return room.on_machine > 0 ? room.on_machine : static_cast<int>(config.ranks);
+}
+
+int rank_threads(const RunConfig& config, const RankRoom& room) {
   if (config.ranks <= 1) return resolve_threads(config.threads);
+  const double share = room.share > 0 ? room.share : 1.0 / static_cast<double>(config.ranks);
   if (config.threads > 0) {
-    // mpirun gives each processors of its own, or says that it does not.
-    const int64_t here = through_mpi(config) ? 1 : config.ranks;
-    const std::string warning = threads_warning(config.threads * here, find_processors());
+    const int64_t together = std::llround(static_cast<double>(config.threads) / share);
+    const std::string warning = threads_warning(together, find_processors());
     if (!warning.empty() && config.target.empty())
       tell(stderr, "Warning: of {} ranks {}.\n", config.ranks, warning);
     return static_cast<int>(config.threads);
   }
-  return std::max(1, find_processors().threads() / static_cast<int>(config.ranks));
+  return room.threads > 0
+             ? room.threads
+             : threads_of_share(find_processors(), share, static_cast<int>(config.ranks));
 }
+
+namespace {
+
+// Of devices NCCL moves what is on them; emulated ones are for tests, which have a NCCL of their own.
+void check_transport(const RunConfig& config, Place place) {
+  const std::string asked =
+      fmt::format("transport: {} ({})", config.transport, config.where("transport"));
+  if (place == Place::cpu && config.transport == "nccl")
+    fail(ErrorCode::usage, "device: cuda for transport: nccl",
+         fmt::format("{}, device: {}", asked, config.device), "transport=auto, or device=cuda");
+  if (place == Place::cpu) return;
+  if (!through_nccl(config))
+    fail(ErrorCode::usage, "transport: auto or nccl for ranks on devices", asked, "transport=auto");
+  if (place == Place::emu && config.target.empty() && std::getenv(kNcclLibraryVariable) == nullptr)
+    fail(ErrorCode::unsupported,
+         fmt::format("a NCCL of the host's memory ({}) for ranks on kernels that are emulated",
+                     kNcclLibraryVariable),
+         fmt::format("ranks: {} ({}) and none", config.ranks, config.where("ranks")),
+         "device=cpu, or ranks=1");
+}
+
+}  // namespace
 
 void settle_ranks(const RunConfig& config, PlanRequest& r) {
   const auto refuse = [&](const char* key, const std::string& value, const std::string& instead) {
@@ -43,13 +132,7 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          fmt::format("{}: {} ({})", key, value, config.where(key)),
          fmt::format("{}={}", key, instead));
   };
-  if (r.settings.target != Place::cpu && config.target.empty())
-    fail(ErrorCode::unsupported, "ranks on the place cpu, whose memory they share",
-         fmt::format("ranks: {} ({}) on {}", config.ranks, config.where("ranks"),
-                     r.settings.target == Place::cuda ? "a GPU" : "kernels that are emulated"),
-         "device=cpu, or ranks=1");
-  if (r.settings.target != Place::cpu)
-    tell(stderr, "Note: ranks run on processors; of GPUs they are planned alone.\n");
+  check_transport(config, r.settings.target);
   if (config.target.empty()) check_running_ranks(config);
   if (r.offload.open()) r.offload = {};
   if (!r.offload.none()) refuse("offload", r.offload.text(), "none, or ranks=1");
@@ -118,6 +201,23 @@ void check_running_ranks(const RunConfig& config) {
   fail(ErrorCode::usage, fmt::format("at most {} ranks", kMostRanks),
        fmt::format("ranks: {} ({})", config.ranks, config.where("ranks")),
        fmt::format("ranks={}; snug plan with a target takes more", kMostRanks));
+}
+
+int rank_gpu(const RunConfig& config, const RankRoom& room) {
+  if (config.device != "cuda" && config.device != "auto")
+    fail(ErrorCode::usage, "device: cuda for ranks, each of which takes the GPU of its number",
+         fmt::format("device: {} ({}), ranks: {} ({})", config.device, config.where("device"),
+                     config.ranks, config.where("ranks")),
+         "device=cuda, with CUDA_VISIBLE_DEVICES for others");
+  // A launcher may show each rank its own alone.
+  const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
+  return seen && std::string_view(seen).find(',') == std::string_view::npos ? 0 : room.local_rank;
+}
+
+bool through_nccl(const RunConfig& config) {
+  if (config.ranks <= 1) return false;
+  return config.transport == "nccl" ||
+         (config.transport == "auto" && place_of(config.device) != Place::cpu);
 }
 
 bool through_mpi(const RunConfig& config) {

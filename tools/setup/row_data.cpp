@@ -187,7 +187,11 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
     text_ += fmt::format(", {} of them of answers", chats_->trained);
   if (pairs_.single()) {
     text_ += fmt::format(", {} desirable", chats_->desirable);
-    if (&given == &config.train_data) note_balance(chats_->desirable, report.rows, config);
+    if (&given == &config.train_data)
+      if (std::string note = balance_note(chats_->desirable, report.rows, config.desirable_weight,
+                                          config.undesirable_weight);
+          !note.empty())
+        notes_.push_back(std::move(note));
   }
   if (chats_->equal > 0)
     notes_.push_back(fmt::format(

@@ -122,7 +122,6 @@ class RowData {
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
                const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec,
                const PrepareRoom& room);
-  void note_balance(int64_t desirable, int64_t rows, const RunConfig& config);
   RowFile read_others(const std::vector<std::string>& given, const RunConfig& config,
                       const std::optional<Tokenizer>& tokenizer, RowOptions options,
                       const PrepareRoom& room);
@@ -167,5 +166,10 @@ void check_pair_length(const ModelSpec& spec, int64_t max_length, const RunConfi
 
 // Targets a window of T tokens may have under masking: the expected number and six deviations.
 int64_t masked_rows(int64_t T, double probability);
+
+// What is to be said of how many of `rows` answers of kto are desirable, beside their weights; empty:
+// nothing. The paper (arXiv:2402.01306, equation 8) has them weigh 1 to 4/3 of the others.
+std::string balance_note(int64_t desirable, int64_t rows, double desirable_weight,
+                         double undesirable_weight);
 
 }  // namespace snug

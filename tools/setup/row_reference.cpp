@@ -27,25 +27,22 @@ RowFile RowData::read_others(const std::vector<std::string>& given, const RunCon
   return RowFile(path, tokenizer ? std::optional(tokenizer->fingerprint()) : std::nullopt);
 }
 
-// The paper of kto (arXiv:2402.01306, equation 8) has the desirable ones weigh 1 to 4/3 of the others.
-void RowData::note_balance(int64_t desirable, int64_t rows, const RunConfig& config) {
+std::string balance_note(int64_t desirable, int64_t rows, double desirable_weight,
+                         double undesirable_weight) {
   const int64_t others = rows - desirable;
-  if (desirable == 0 || others == 0) {
-    notes_.push_back(
-        fmt::format("all answers of train_data are {}", others == 0 ? "desirable" : "undesirable"));
-    return;
-  }
-  if (config.desirable_weight == 0 || config.undesirable_weight == 0) return;
+  if (desirable == 0 || others == 0)
+    return fmt::format("all answers of train_data are {}",
+                       others == 0 ? "desirable" : "undesirable");
+  if (desirable_weight == 0 || undesirable_weight == 0) return "";
   const double least =
-      static_cast<double>(others) * config.undesirable_weight / static_cast<double>(desirable);
-  if (desirable == others ||
-      (config.desirable_weight >= 0.99 * least && config.desirable_weight <= 1.34 * least))
-    return;
-  notes_.push_back(
-      fmt::format("{} desirable answers of {} are given, each of weight {:.3g}: a desirable_weight "
-                  "of {:.3g} to "
-                  "{:.3g} lets both kinds weigh about the same",
-                  desirable, rows, config.desirable_weight, least, 4 * least / 3));
+      static_cast<double>(others) * undesirable_weight / static_cast<double>(desirable);
+  if (desirable == others || (desirable_weight >= 0.99 * least && desirable_weight <= 1.34 * least))
+    return "";
+  return fmt::format(
+      "{} desirable answers of {} are given, each of weight {:.3g}: a desirable_weight of {:.3g} "
+      "to "
+      "{:.3g} lets both kinds weigh about the same",
+      desirable, rows, desirable_weight, least, 4 * least / 3);
 }
 
 std::string RowData::reference_fingerprint() const {

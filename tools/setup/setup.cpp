@@ -104,33 +104,6 @@ ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
   }
 }
 
-// Weights with the host are updated where the optimizer's state is, and read as they are.
-void check_offload_params(const RunConfig& config, const PlanRequest& r) {
-  if (r.offload_params != "cpu") return;
-  if (r.offload_optimizer == "none")
-    fail(ErrorCode::usage, "the optimizer's state with the host too, for offload_params",
-         fmt::format("offload_optimizer: none ({})", config.where("offload_optimizer")),
-         "offload_optimizer=cpu, or offload_params=none");
-  if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
-    fail(ErrorCode::usage, "no packed copies of weights that rest with the host",
-         fmt::format("packed_weights: {} ({})", config.packed_weights,
-                     config.where("packed_weights")),
-         "packed_weights=none, or offload_params=none");
-}
-
-// A table that is trained has a gradient, and one that the head shares is read whole.
-void check_offload_embedding(const RunConfig& config, const PlanRequest& r) {
-  const ParamTable& table = r.model->params();
-  if (r.offload_embedding != "cpu" || table.tables_first() < table.flat_elements()) return;
-  const bool tied = r.model->spec().tied;
-  fail(ErrorCode::usage, "a frozen embedding that the head does not share, for offload_embedding",
-       fmt::format("offload_embedding: cpu ({}), and an embedding that is {}",
-                   config.where("offload_embedding"), tied ? "the head too" : "trained"),
-       tied                          ? "offload_embedding=auto"
-       : r.model->adapters().empty() ? "offload_embedding=auto, or freeze=wte"
-                                     : "offload_embedding=auto, or modules_to_save without it");
-}
-
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   AttentionSpec attention;
   const ModelSpec& spec = model.spec();
@@ -177,12 +150,13 @@ void stay_on_device(PlanRequest& r) {
 // Of what was set, or is in a plan that is followed.
 void check_graphs(const RunConfig& config, const PlanRequest& r) {
   std::string away = r.offload.none() ? "" : "offload: " + r.offload.text();
+  if (r.ranks > 1) away += fmt::format("{}ranks: {}", away.empty() ? "" : ", ", r.ranks);
   for (const ResidenceKey& key : residence_keys())
     if (r.*key.asked != key.device)
       away += fmt::format("{}{}: {}", away.empty() ? "" : ", ", key.name, r.*key.asked);
   if (away.empty() && !r.update_in_backward.value_or(false)) return;
   fail(ErrorCode::unsupported,
-       "nothing with the host and no update in backward for cuda_graphs: on",
+       "nothing with the host, no update in backward and one rank for cuda_graphs: on",
        away.empty() ? fmt::format("a plan with updates in backward ({})", config.plan) : away,
        "cuda_graphs=auto");
 }
@@ -239,13 +213,6 @@ void make_rewarding(ModelSpec& spec, HeadKind of_folder, const std::optional<Tok
   spec.problem = Problem::regression;
 }
 
-// Of the processor beside a GPU.
-CostModel host_cost(int threads, DType compute) {
-  const std::optional<Calibration> known = resolve_calibration(threads);
-  return known ? calibrated_cost(*known, compute)
-               : CostModel::uncalibrated(plan_instruction_set(), threads);
-}
-
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
   return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors,
                                             10 * room->facts.major + room->facts.minor, compute)
@@ -268,6 +235,12 @@ void check_policies(const RunConfig& config, const Model& model) {
 }
 
 }  // namespace
+
+CostModel host_cost(int threads, DType compute) {
+  const std::optional<Calibration> known = resolve_calibration(threads);
+  return known ? calibrated_cost(*known, compute)
+               : CostModel::uncalibrated(plan_instruction_set(), threads);
+}
 
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
                      int64_t T, std::string* why) {
@@ -301,7 +274,7 @@ Place resolve_place(const RunConfig& config) {
   return place_of(config.device);
 }
 
-RunSetup make_setup(RunConfig config, bool looks) {
+RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
   RunSetup s;
   std::optional<Target> target;
   if (!config.target.empty()) target = find_target(config.target);
@@ -388,9 +361,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
   r.optimizer = optimizer_setup(config, *s.model, s.model_folder.empty());
   r.paged_states = pages_states(config);
   r.ranks = static_cast<int>(config.ranks);
-  r.staged = through_mpi(config);
-  r.settings.threads = rank_threads(config);
+  r.staged = through_nccl(config) || through_mpi(config);
+  r.settings.threads = rank_threads(config, ranks);
   choose_device(r.settings, config.device, "device");
+  if (r.ranks > 1 && r.settings.target == Place::cuda) r.settings.gpu = rank_gpu(config, ranks);
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
   r.settings.tf32 = tf32;
   // First of all what may not be there. A described device need not.
@@ -485,7 +459,10 @@ RunSetup make_setup(RunConfig config, bool looks) {
     r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
     r.whole_device = config.memory == 0;
   }
-  if (r.ranks > 1 && r.reserve > 0) r.budget = std::max<int64_t>(1, r.budget / r.ranks);
+  r.ranks_on_machine = ranks_on_machine(config, ranks);
+  // Ranks share the host's memory, and have a device's each.
+  if (r.ranks > 1 && r.reserve > 0 && !own_memory)
+    r.budget = std::max<int64_t>(1, r.budget / r.ranks_on_machine);
   r.host_budget = config.host_memory;
   // Ranks share the host.
   if (target && config.host_memory == 0) r.host_budget = target->host_bytes / r.ranks;
@@ -495,11 +472,11 @@ RunSetup make_setup(RunConfig config, bool looks) {
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_disk(config, r);
   settle_disk(config, r, *s.cost);
-  check_offload_params(config, r);
-  check_offload_embedding(config, r);
+  for (const Decision& row : decision_table())
+    if (row.check != nullptr) row.check(config, r);
   if (r.ranks > 1)
     settle_ranks(config, r);
-  else if (config.transport == "mpi")
+  else if (config.transport == "mpi" || config.transport == "nccl")
     tell(stderr, "Note: transport: {} ({}) carries nothing: there is one rank.\n", config.transport,
          config.where("transport"));
   if (r.ranks == 1 && config.zero != "auto" && config.zero != "0")

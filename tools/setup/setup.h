@@ -14,6 +14,7 @@
 #include "tools/calibrate/device_calibration.h"
 #include "tools/config/run_config.h"
 #include "tools/planner/plan.h"
+#include "tools/setup/rank_setup.h"
 #include "tools/setup/row_data.h"
 
 namespace snug {
@@ -37,8 +38,8 @@ struct RunSetup {
 };
 
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
-// `looks`: to look at the data alone (check_task_keys).
-RunSetup make_setup(RunConfig config, bool looks = false);
+// `looks`: to look at the data alone (check_task_keys). `ranks`: what one of several has of its machine.
+RunSetup make_setup(RunConfig config, bool looks = false, const RankRoom& ranks = {});
 // What `attn_implementation: auto` makes of a calibration of the GPU: cuDNN where it takes the
 // model's attention and was faster by kCudnnMargin. `why` gets it in words; empty without one.
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
@@ -59,6 +60,8 @@ std::string threads_warning(int64_t configured, const Processors& processors);
 // This machine's calibration; says on standard error if there is one that cannot be used.
 std::optional<Calibration> resolve_calibration(int threads);
 std::unique_ptr<KernelTable> resolve_kernels(int threads);
+// Of the processor beside a GPU, with so many threads: what was measured, else what is assumed.
+CostModel host_cost(int threads, DType compute);
 // The budget: what was set, else what is free less a reserve, which are both stated; 0 where it was
 // set. At least 1, since 0 is no limit.
 int64_t resolve_memory(int64_t configured, int64_t* reserve, int64_t* free);

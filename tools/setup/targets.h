@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 
 namespace snug {
 

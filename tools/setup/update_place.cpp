@@ -27,10 +27,9 @@ void settle_update(const RunConfig& config, PlanRequest& r) {
                      config.optim, config.where("optim")),
          "offload_update=gpu, or optim=adamw");
   for (const ResidenceKey& key : residence_keys()) {
-    if (key.decided != &Decisions::offload_optimizer &&
-        key.decided != &Decisions::offload_gradients)
+    if (key.decided != &Homes::offload_optimizer && key.decided != &Homes::offload_gradients)
       continue;
-    if (config.*key.given == "none")
+    if (config.*key.asked == "none")
       fail(ErrorCode::usage, fmt::format("{}: auto or cpu for offload_update: cpu", key.name),
            fmt::format("{}, {}: none ({})", asked, key.name, config.where(key.name)),
            fmt::format("{}=cpu, or offload_update=gpu", key.name));

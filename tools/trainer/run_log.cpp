@@ -73,6 +73,13 @@ RunSinks run_sinks(const std::vector<std::string>& report_to) {
   return sinks;
 }
 
+double remaining_seconds(double spent, int64_t first, int64_t step, int64_t total, double left) {
+  if (total <= 0 || step <= first) return left;
+  const double steps =
+      spent / static_cast<double>(step - first) * static_cast<double>(total - step);
+  return left < 0 ? steps : std::min(steps, left);
+}
+
 std::string csv_heading(bool loss_scaling) {
   return fmt::format("{}{}time\n", kCsvHeader, loss_scaling ? "loss_scale,skipped_steps," : "");
 }

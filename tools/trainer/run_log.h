@@ -54,6 +54,10 @@ struct EvalMetrics {
   const char* pairs = nullptr;  // what tokens then are, pairs or answers, and metrics theirs
 };
 
+// Seconds that a run still takes: `spent` ones went into its steps from `first` to `step`, of
+// `total` (0: unknown), and at most `left` of max_time are left (-1: no such limit). -1: unknown.
+double remaining_seconds(double spent, int64_t first, int64_t step, int64_t total, double left);
+
 // A loss scale in few digits; powers of two, as most are, exactly.
 std::string loss_scale_text(double scale);
 

@@ -4,15 +4,24 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/device/worker_thread.h"
+#include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
+#include "engine/memory/context.h"
 #include "parallel/launch.h"
 #include "parallel/mpi_group.h"
+#include "parallel/nccl_transport.h"
 #include "parallel/rendezvous.h"
 #include "tools/session/tell.h"
 #include "tools/setup/rank_setup.h"
@@ -27,8 +36,11 @@ constexpr double kMeetingSeconds =
 
 std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
   std::unique_ptr<Group> group = launched_group();
+  int local_rank = group ? group->rank() : 0, local_size = group ? group->size() : 1;
   if (!group)
     if (const auto place = foreign_place()) {
+      local_rank = place->local_rank;
+      local_size = place->local_size;
       if (through_mpi(config))
         group = std::make_unique<MpiGroup>(place->rank, place->size);
       else
@@ -38,26 +50,83 @@ std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
   if (!group) return nullptr;
   if (group->rank() > 0) {
     mute_tell();
-    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
   }
   group->set_timeout(config.ddp_timeout);
-  return std::make_unique<RunRanks>(std::move(group));
+  return std::make_unique<RunRanks>(std::move(group), local_rank, local_size, through_nccl(config));
 }
 
-RunRanks::RunRanks(std::unique_ptr<Group> group)
-    : group_(std::move(group)), transport_(group_->transport()), comm_(*transport_) {}
+RunRanks::RunRanks(std::unique_ptr<Group> group, int local_rank, int local_size, bool nccl)
+    : group_(std::move(group)), local_rank_(local_rank), local_size_(local_size), nccl_(nccl) {}
+
+void RunRanks::open() {
+  if (nccl_)
+    transport_ = std::make_unique<NcclTransport>(*group_);
+  else
+    transport_ = group_->transport();
+  comm_.emplace(*transport_);
+}
 
 RunRanks::~RunRanks() = default;
 
-void RunRanks::meet_whenever(const char* what) {
-  const struct Patience {
-    Group& group;
-    double timeout;
-    ~Patience() { group.set_timeout(timeout); }
-  } patience{*group_, group_->timeout()};
-  group_->set_timeout(1e15);
-  group_->barrier(what);
+RunRanks::Alive::Alive(RunRanks& ranks) : group_(*ranks.group_) {
+  const std::error_code refused = start_worker(thread_, [this] {
+    std::unique_lock lock(mutex_);
+    while (!ends_) {
+      group_.go_on();
+      for (int r = 0; r < group_.size(); ++r) group_.look_after(r);
+      wake_.wait_for(lock, std::chrono::duration<double>(std::min(0.5, group_.timeout() / 8)));
+    }
+  });
+  if (refused)
+    fail(ErrorCode::device, "a thread that tells other ranks that this one goes on",
+         refused.message(), "fewer processes of this user (ulimit -u)");
+}
+
+RunRanks::Alive::~Alive() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+// A disk of another machine's may show what is new there seconds later.
+void RunRanks::check_shared(const std::string& folder) {
+  const double patience = group_->arena_file() >= 0 ? 1 : 10;
+  const std::string path = folder + "/ranks";
+  std::string word;
+  if (leads()) {
+    word = fmt::format("{} {}", getpid(), monotonic_seconds());
+    write_atomic(path, word);
+  }
+  word = from_lead("a word in output_dir", word);
+  struct Sight {
+    bool seen = false;
+    char host[64] = {}, path[400] = {};
+  } mine;
+  for (const double until = monotonic_seconds() + patience;
+       !mine.seen && monotonic_seconds() < until;) {
+    std::ifstream in(path);
+    std::string found;
+    mine.seen = std::getline(in, found) && found == word;
+    if (!mine.seen) usleep(50'000);
+  }
+  std::error_code none;
+  const std::string whole = std::filesystem::absolute(folder, none).parent_path().string();
+  whole.copy(mine.path, sizeof mine.path - 1);
+  if (gethostname(mine.host, sizeof mine.host - 1) != 0) std::strcpy(mine.host, "?");
+  std::vector<Sight> all(static_cast<size_t>(size()));
+  group_->exchange("the folder of the run", all.data(), &mine, sizeof mine);
+  if (leads()) std::filesystem::remove(path, none);
+  for (int r = 0; r < size(); ++r)
+    if (const Sight& p = all[static_cast<size_t>(r)]; !p.seen)
+      fail(ErrorCode::usage, "output_dir in a folder that all ranks see",
+           fmt::format("{} on {}, where rank {} does not find what rank 0 writes to {} on {}",
+                       p.path, p.host, r, all[0].path, all[0].host),
+           "output_dir on a disk that all of them have under the same name");
 }
 
 void RunRanks::same(const char* what, const std::string& text) {

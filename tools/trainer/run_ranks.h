@@ -3,13 +3,18 @@
 // others follow: each keeps its own plan, log and memory.json in output_dir/ranks/N.
 #pragma once
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "engine/core/error.h"
 #include "parallel/group.h"
 #include "parallel/rank_comm.h"
 #include "tools/config/run_config.h"
+#include "tools/setup/rank_setup.h"
 
 namespace snug {
 
@@ -20,21 +25,42 @@ class RunRanks {
  public:
   // Of a process that launch_ranks() or another launcher started; null: there is one rank.
   static std::unique_ptr<RunRanks> here(const RunConfig& config);
-  explicit RunRanks(std::unique_ptr<Group> group);
+  // Which of how many ranks of this machine it is; nccl: tensors are on devices.
+  RunRanks(std::unique_ptr<Group> group, int local_rank, int local_size, bool nccl);
   ~RunRanks();
 
   bool leads() const { return group_->rank() == 0; }
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }
-  Comm* comm() { return &comm_; }
-  int arena_file() const { return group_->arena_file(); }
+  // First of all: what moves tensors is there. Throws usage as its library does.
+  void open();
+  Comm* comm() { return &*comm_; }
+  int arena_file() const { return nccl_ ? -1 : group_->arena_file(); }
 
   // All ranks are here.
   void meet(const char* what) { group_->barrier(what); }
-  // The same, however long another takes, as long as it is there.
-  void meet_whenever(const char* what);
+  // While one lives the others know that this rank goes on with what they wait for, however long that takes,
+  // and whoever is gone meanwhile is named to them. Before programs: its thread takes memory.
+  class Alive {
+   public:
+    explicit Alive(RunRanks& ranks);
+    ~Alive();
+    Alive(const Alive&) = delete;
+    Alive& operator=(const Alive&) = delete;
+
+   private:
+    Group& group_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    bool ends_ = false;
+    std::thread thread_;
+  };
   // All ranks have the same text, such as the hash of a plan. Throws collective.
   void same(const char* what, const std::string& text);
+  // What this rank has of its machine.
+  RankRoom share_machine() { return snug::share_machine(*group_, local_rank_, local_size_); }
+  // All ranks see what rank 0, which made it, writes to `folder` of output_dir. Throws usage.
+  void check_shared(const std::string& folder);
   // The leading rank's text, of 500 bytes at most.
   std::string from_lead(const char* what, const std::string& text);
   // What a step ends with: whether a signal came to anybody, to stop or for a checkpoint; by rank 0
@@ -45,6 +71,8 @@ class RunRanks {
   };
   Step agree(const Step& mine);
 
+  // Throws collective if a rank has given up: what was computed since may be nothing.
+  void check() { group_->check(); }
   // This rank goes on with what others wait for. From any thread.
   void go_on() { group_->go_on(); }
   // Which rank is gone or has given up, or did not go on with `what`, for which `awaited` is waited since
@@ -64,8 +92,10 @@ class RunRanks {
   bool await_lead();
 
   std::unique_ptr<Group> group_;
+  int local_rank_, local_size_;
+  bool nccl_;
   std::unique_ptr<Transport> transport_;
-  RankComm comm_;
+  std::optional<RankComm> comm_;
 };
 
 }  // namespace snug

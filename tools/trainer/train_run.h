@@ -31,7 +31,9 @@ class TrainRun {
  public:
   // `ranks`: of several; null: one.
   TrainRun(const RunConfig& config, RunRanks* ranks)
-      : ranks_(ranks), setup_(make_setup(config)), lead_dir_(config.output_dir) {
+      : ranks_(ranks),
+        setup_(make_setup(config, false, ranks ? ranks->share_machine() : RankRoom())),
+        lead_dir_(config.output_dir) {
     clock_.lap("setup");
   }
   int run();
@@ -46,6 +48,7 @@ class TrainRun {
   void agree_on_request();
   void follow_resume();
   void make_own_folder();
+  void read_data(const std::string& new_tokens);
   // What rank 0 decides of the step to come: whether it is the last, and the schedule's clock.
   void agree();
   bool stopping() const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
@@ -130,6 +131,20 @@ void TrainRun::keep_own_tokens() {
          fmt::format("input outside of {}, where tokens of other text are to be put",
                      tokens_folder(dir)),
          input, "a copy of it elsewhere");
+}
+
+// Text becomes tokens on rank 0 alone, as long as it takes; they are read where all see them.
+void TrainRun::read_data(const std::string& new_tokens) {
+  if (ranks_) ranks_->check_shared(new_tokens);
+  std::optional<RunRanks::Alive> alive;
+  if (ranks_ && leads()) alive.emplace(*ranks_);
+  if (!leads()) meet("the tokens");
+  data_ = setup_.rows ? rows_data(setup_.rows)
+                      : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
+                                     text_length(), new_tokens, true, prepare_room(), !leads(),
+                                     false, setup_.model->front());
+  alive.reset();
+  if (leads()) meet("the tokens");
 }
 
 // Where a rank that follows keeps its own plan, log and memory.

@@ -165,6 +165,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   s.update();
 
   const StepState& state = s.state();
+  if (ranks_) ranks_->check();
   const double loss = state.loss_sum / static_cast<double>(state.loss_tokens);
   skipped_ = state.found_inf && step_skipped();
   if (!skipped_ && (state.found_inf || !std::isfinite(loss))) {
@@ -279,14 +280,9 @@ void TrainRun::log_step(double step_seconds) {
   if (startup_ >= 0) m.leg = leg_;
   m.predicted_tokens_per_second = plan_.tokens_per_second();
   if (!untrained_ && timed_steps_++ >= 0) timed_seconds_ += step_seconds;
-  const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
-  if (total_ > 0 && done > 0)
-    m.remaining =
-        (now - started_) / static_cast<double>(done) * static_cast<double>(total_ - at_.step);
-  if (config().max_time > 0) {
-    const double left = std::max(0.0, config().max_time - m.elapsed);
-    m.remaining = m.remaining < 0 ? left : std::min(m.remaining, left);
-  }
+  m.remaining =
+      remaining_seconds(now - started_, resumed_ ? resumed_->position.step : 0, at_.step, total_,
+                        config().max_time > 0 ? std::max(0.0, config().max_time - m.elapsed) : -1);
   if (!due) {
     log_->live(m);
     return;
@@ -321,6 +317,7 @@ void watch_for_save() {
 
 int TrainRun::run() {
   watch_for_save();
+  if (ranks_) ranks_->open();
   if (leads()) check_output_dir();
   if (!setup_.rows) require_given(config().train_data, "train_data");  // before the plan is shown
   if (ranks_) agree_on_request();
@@ -359,14 +356,8 @@ int TrainRun::run() {
     std::error_code error;
     fs::remove_all(new_tokens, error);
     new_data.emplace(new_tokens);
-  } else {
-    ranks_->meet_whenever("the tokens");
   }
-  data_ = setup_.rows ? rows_data(setup_.rows)
-                      : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
-                                     text_length(), new_tokens, true, prepare_room(), !leads(),
-                                     false, setup_.model->front());
-  if (leads()) meet("the tokens");
+  read_data(new_tokens);
   clock_.lap("data");
   if (resumed_ && !data_.rows && leads()) keep_own_tokens();
   data_fingerprint_ = data_.rows ? data_.rows->fingerprint()

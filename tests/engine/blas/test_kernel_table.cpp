@@ -149,6 +149,7 @@ TEST(KernelTable, FallsBackWhereTheKernelDoesNotTakeTheProduct) {
 TEST(KernelTable, RefusesTheLibraryAndOtherDTypes) {
   KernelTable table;
   EXPECT_THROW(table.set({{}, DType::f32, DType::f32, MatmulKernel::library}), Error);
+  EXPECT_THROW(table.set({{}, DType::f32, DType::f32, MatmulKernel::cublaslt}), Error);
   EXPECT_THROW(table.set({{}, DType::i32, DType::f32, MatmulKernel::avx2}), Error);
   EXPECT_TRUE(table.empty());
 }

@@ -147,6 +147,29 @@ TEST(MatmulOp, PackedOperandGivesTheSameBits) {
     }
 }
 
+TEST(MatmulOp, RefusesABiasOfAnotherLength) {
+  Schedule schedule;
+  const int root = schedule.add(Name("root"), -1, true);
+  Context ctx(Place::plan, {});
+  const int product = schedule.add(Name("product"), root, false);
+  ctx.program(schedule, root, [&] {});
+  ctx.program(schedule, product, [&] {
+    const Tensor a = ctx.tensor(Name("a"), {3, 40}, DType::f32, Category::weights);
+    const Tensor b = ctx.tensor(Name("b"), {40, 50}, DType::f32, Category::weights);
+    const Tensor c = ctx.tensor(Name("c"), {3, 50}, DType::f32, Category::weights);
+    for (const int64_t n : {49, 51, 3, 40}) {
+      const Tensor bias = ctx.tensor(Name("bias"), {n}, DType::f32, Category::weights);
+      try {
+        matmul(ctx, c, a, b, {.bias = bias});
+        ADD_FAILURE() << "accepted " << n;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::shape);
+        EXPECT_NE(std::string(e.what()).find("bias"), std::string::npos) << e.what();
+      }
+    }
+  });
+}
+
 TEST(MatmulOp, RefusesAPackedOperandOfOtherSize) {
   Schedule schedule;
   const int root = schedule.add(Name("root"), -1, true);

@@ -74,6 +74,11 @@ TEST_F(RowReader, EveryFormGivesTheSameRows) {
        "{\"label\": 1, \"text\": \"a good film\"}\n\n{\"sentence\": \"a bad film\", "
        "\"label\": 0}\n",
        {}},
+      // A key that is null is not there: another name of the same takes its place.
+      {"k2.jsonl",
+       "{\"sentence\": null, \"text\": \"a good film\", \"label\": null, \"labels\": 1}\n"
+       "{\"text\": \"a bad film\", \"sentence2\": null, \"label\": 0, \"labels\": null}\n",
+       {}},
       {"l.json",
        "[{\"text\": \"a good film\", \"label\": 1},\n {\"text\": \"a bad film\", "
        "\"label\": 0}]\n",
@@ -333,6 +338,25 @@ TEST_F(RowReader, TokenRows) {
   const std::string many = put(tmp_, "b.jsonl", "{\"input_ids\": [900], \"labels\": [0.5, 1]}\n");
   write_rows({{many, true}}, nullptr, {.vocab_size = 1000}, tmp_ / "out.rows");
   EXPECT_EQ(all_rows(RowFile(tmp_ / "out.rows"))[0].values, (std::vector<float>{0.5f, 1}));
+}
+
+// A row of just the length is whole; of one that is cut all ids must be known ones.
+TEST_F(RowReader, RowsOfJustTheLengthAreNotCut) {
+  const std::string ids = "{\"input_ids\": [2, 5, 6, 3], \"labels\": [-100, 5, 6, 3]}\n";
+  const std::string text = "text\tlabel\na good film\t1\na bad film\t0\n";
+  for (const int64_t less : {0, 1}) {
+    const Made tokens = make("a.jsonl", ids, {.kind = RowKind::tokens, .max_length = 4 - less});
+    EXPECT_EQ(tokens.report.cut, less);
+    EXPECT_EQ(tokens.rows[0].tokens.size(), static_cast<size_t>(4 - less));
+    EXPECT_EQ(tokens.report.first_cut, less ? (tmp_ / "a.jsonl") + ":1" : "");
+    const Made texts = make("a.tsv", text, {.max_length = 5 - less});
+    EXPECT_EQ(texts.report.cut, 2 * less);
+    EXPECT_EQ(texts.rows[0].tokens.size(), static_cast<size_t>(5 - less));
+    EXPECT_EQ(texts.report.first_cut, less ? (tmp_ / "a.tsv") + ":2" : "");
+  }
+  EXPECT_ERROR(make("b.jsonl", "{\"input_ids\": [2, 5, 6, 999], \"labels\": [-100, 5, 6, 3]}\n",
+                    {.kind = RowKind::tokens, .max_length = 2}),
+               ErrorCode::data, "input_ids from 0 to", "999 at place 3", "tokenizer");
 }
 
 TEST_F(RowReader, TokenRowsOfCausalModels) {

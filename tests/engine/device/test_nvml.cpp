@@ -46,6 +46,26 @@ TEST(Nvml, SaysWhatAGpuDoes) {
   EXPECT_FALSE(gpu_now("0000:99:00.0"));
 }
 
+// Nothing is a figure too, and not the same as none.
+TEST(Nvml, ZeroIsToldAndSilenceIsNot) {
+  setenv("FAKE_NVML", "idle", 1);
+  const auto idle = gpu_now("0000:3B:00.0");
+  setenv("FAKE_NVML", "silent", 1);
+  const auto silent = gpu_now("0000:3B:00.0");
+  unsetenv("FAKE_NVML");
+  ASSERT_TRUE(idle && silent);
+  for (const auto& [now, figure] : {std::pair(*idle, 0), {*silent, -1}}) {
+    EXPECT_EQ(now.utilisation, figure);
+    EXPECT_EQ(now.watts, figure);
+    EXPECT_EQ(now.watts_limit, figure);
+    EXPECT_EQ(now.sm_mhz, figure);
+    EXPECT_EQ(now.memory_mhz, figure);
+    EXPECT_EQ(now.celsius, figure);
+  }
+  EXPECT_EQ(describe(*idle), "30.00 GiB of 80.00 GiB used, 0 % busy, 0 W of 0, SM at 0 MHz");
+  EXPECT_EQ(describe(*silent), "30.00 GiB of 80.00 GiB used");
+}
+
 // Two processes on one GPU: the second is told who is there.
 TEST(Nvml, ARefusalNamesTheOtherProcesses) {
   CudaFacts gpu;

@@ -308,6 +308,16 @@ TEST(Fingerprint, MatchesXxh64) {
   EXPECT_EQ(fingerprint("abc"), 0x44bc2cf5ad770999u);
   EXPECT_EQ(fingerprint("Nobody inspects the spammish repetition"), 0xfbcea83c8a378bf1u);
   EXPECT_EQ(fingerprint_text(0xabcu), "0000000000000abc");
+  // Around the stripes of 32 bytes, by xxhash for Python: the bytes 0, 1, 2, ...
+  for (const auto& [n, digest] : {std::pair(31, 0xc346d2b59b4d8ee1u),
+                                  {32, 0xcbf59c5116ff32b4u},
+                                  {33, 0x0c535d1acafb8eadu},
+                                  {63, 0xe26aa9e2a95f8e4fu},
+                                  {64, 0xf7c67301db6713f0u}}) {
+    std::string text;
+    for (int i = 0; i < n; ++i) text += static_cast<char>(i);
+    EXPECT_EQ(fingerprint(text), digest) << n;
+  }
 }
 
 TEST(Fingerprint, DoesNotDependOnTheCuts) {

@@ -356,6 +356,10 @@ TEST_F(GgufBroken, Keys) {
                "one of 0 bytes", "");
   EXPECT_ERROR(with(key_head("k\n", 0) + "x"), ErrorCode::data, "keys of printable ASCII",
                "a byte 0x0a", "");
+  EXPECT_ERROR(with(key_head("k\x1f", 0) + "x"), ErrorCode::data, "keys of printable ASCII",
+               "a byte 0x1f", "");
+  EXPECT_ERROR(with(key_head("k\x7f", 0) + "x"), ErrorCode::data, "keys of printable ASCII",
+               "a byte 0x7f", "");
   EXPECT_ERROR(with(key_head("\xc3\xa9", 0) + "x"), ErrorCode::data, "keys of printable ASCII",
                "a byte 0xc3", "");
   EXPECT_ERROR(with(key_head("k", 13) + std::string(8, 'x')), ErrorCode::data,

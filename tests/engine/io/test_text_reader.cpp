@@ -90,6 +90,67 @@ TEST_F(TextReading, BadBytesAreNamedByLineAndOffset) {
   check(filler + filler + std::string("b\0", 2), "0x00", 2 * many - 1, 2 * kBlock - 1);
 }
 
+// UTF-16 and UTF-32 of either order of bytes, with a mark and without, are named as iconv calls them.
+TEST_F(TextReading, WideTextIsNamedByItsEncoding) {
+  struct Row {
+    int bytes;
+    bool low_first, mark;
+    const char *iconv, *found;
+  };
+  constexpr const char *kMark = "by its byte order mark", *kZeros = "by where its zero bytes are";
+  for (const Row& row : {Row{2, true, true, "utf-16", kMark},
+                         {2, false, true, "utf-16", kMark},
+                         {4, true, true, "utf-32", kMark},
+                         {4, false, true, "utf-32", kMark},
+                         {2, true, false, "utf-16le", kZeros},
+                         {2, false, false, "utf-16be", kZeros},
+                         {4, true, false, "utf-32le", kZeros},
+                         {4, false, false, "utf-32be", kZeros}}) {
+    std::string text;
+    const auto put_code = [&](uint32_t code) {
+      for (int k = 0; k < row.bytes; ++k)
+        text += static_cast<char>(code >> (8 * (row.low_first ? k : row.bytes - 1 - k)));
+    };
+    if (row.mark) put_code(0xFEFF);
+    for (const char c : std::string("Two cats")) put_code(static_cast<unsigned char>(c));
+    const std::string name = row.bytes == 2 ? "UTF-16, " : "UTF-32, ", advice = row.iconv;
+    SCOPED_TRACE(name + advice);
+    EXPECT_ERROR(refuse_wide_text(text), ErrorCode::data, "text in UTF-8 on standard input",
+                 (name + row.found).c_str(), ("iconv -f " + advice + " -t utf-8 before").c_str());
+    for (const auto& [end, by] : {std::pair(".txt", ""), {".gz", "zcat "}, {".zst", "zstdcat "}}) {
+      const std::string path = std::string("wide") + end;
+      const std::string want = *by ? by + path + " | iconv -f " + advice + " -t utf-8 > FILE"
+                                   : "iconv -f " + advice + " -t utf-8 " + path + " > FILE";
+      EXPECT_ERROR(fail_not_text(path, text, 0, 0, 0), ErrorCode::data, "text in UTF-8",
+                   (name + row.found).c_str(), want.c_str());
+    }
+    // Behind the beginning of a file nothing is said of its encoding.
+    EXPECT_ERROR(fail_not_text("x.txt", text, 1, 6, 100), ErrorCode::data, "text in UTF-8",
+                 "at x.txt:7 (offset 101)", "iconv -f ENCODING");
+  }
+  // Too short to tell, and with zeros everywhere.
+  EXPECT_NO_THROW(refuse_wide_text(std::string("a\0b\0c\0", 6)));
+  EXPECT_NO_THROW(refuse_wide_text(std::string(64, '\0')));
+  EXPECT_NO_THROW(refuse_wide_text("plain text in one byte each"));
+}
+
+// A form that is not text says how to get at the text in it.
+TEST_F(TextReading, PackedFormsSayHowTheyAreUnpacked) {
+  for (const auto& [name, found, advice] :
+       {std::tuple("a.zip", "an archive", "unzip a.zip -d FOLDER"),
+        {"a.tar.gz", "an archive", "tar -xf a.tar.gz -C"},
+        {"a.tgz", "an archive", "tar -xf a.tgz -C"},
+        {"a.tar.zst", "an archive", "tar -xf a.tar.zst -C"},
+        {"a.tar", "an archive", "tar -xf a.tar -C"},
+        {"a.7z", "an archive", "7z x a.7z -oFOLDER"},
+        {"a.xz", "packed", "xz -dk a.xz"},
+        {"a.bz2", "packed", "bunzip2 -k a.bz2"},
+        {"a.parquet", "Parquet", "pandas.read_parquet"},
+        {"a.bin", "byte 0x00 at a.bin:1 (offset 0)", "token files alone"}})
+    EXPECT_ERROR(fail_not_text(name, std::string_view("\0", 1), 0, 0, 0), ErrorCode::data,
+                 "text in UTF-8 without zero bytes", found, advice);
+}
+
 TEST_F(TextReading, Lines) {
   using S = std::vector<std::string>;
   EXPECT_EQ(lines(put("")), S{});

@@ -127,6 +127,25 @@ TEST(DataForms, JsonSaysWhatBecameOfTheData) {
       << eval.out;
 }
 
+// What is skipped is counted, in words that fit the number, and the first of it is named.
+TEST(DataForms, FilesThatAreNoTextAreCounted) {
+  const Workspace w;
+  fs::create_directories(w.path("f"));
+  spill(w.path("f/a.txt"), slurp(w.path("text.txt")));
+  spill(w.path("f/b.txt"), "no\xff text");
+  std::string records;
+  for (int i = 0; i < 3; ++i) records += Json({{"text", slurp(w.path("text.txt"))}}).dump() + "\n";
+  spill(w.path("f/d.jsonl"), records);
+  for (const auto& [files, words] : {std::pair(1, "1 file that is not text skipped, e.g. "),
+                                     {2, "2 files that are not text skipped, e.g. "}}) {
+    if (files == 2) spill(w.path("f/c.txt"), "nor\xff this");
+    const Outcome o =
+        w.trained("run", {"train_data=" + w.path("f"), "max_steps=1", "overwrite=true"});
+    EXPECT_NE(o.out.find(" (" + (words + w.path("f/b.txt")) + ")"), std::string::npos) << o.out;
+    EXPECT_NE(o.out.find("2 files, 4 documents, "), std::string::npos) << o.out;
+  }
+}
+
 // A column that nothing has, and tables without the one that is asked for.
 TEST(DataForms, TokenizerTrainSpeaksOfColumns) {
   const Workspace w;

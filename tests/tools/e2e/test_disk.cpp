@@ -115,10 +115,16 @@ TEST(Disk, ItsRateIsWhatCalibrateFound) {
   const Outcome again = run({"calibrate", "disk=" + w.path("there")});
   expect_parts(again.out,
                {"read, in turn with writing", " GB/s", "Measured before, in ", "--force"});
+  Json stopped = c;
+  stopped["written_bytes"] = 0;
+  spill(c["path"].get<std::string>(), stopped.dump());
+  EXPECT_EQ(rate({})["rate"], "assumed");
+  expect_parts(run({"calibrate", "disk=" + w.path("there"), "--seconds", "0"}).err,
+               {"expected a rate above 0 for written_bytes in ", "Measuring "});
   spill(c["path"].get<std::string>(), "{}");
   const Outcome damaged =
       w.trained("run", joined(kDisk, {"nvme_path=" + w.path("there"), "max_steps=1"}));
-  expect_parts(damaged.err, {"cannot be used: "});
+  expect_parts(damaged.err, {"cannot be used: ", "expected a disk calibration of version 1 in "});
   expect_parts(damaged.out, {"(assumed; "});
 }
 

@@ -94,23 +94,34 @@ TEST(CudaDevice, IsNotCalibratedWhereThereIsNone) {
 
 TEST(Doctor, SaysWhatAGpuHasAndDoes) {
   const Environment libraries("LD_LIBRARY_PATH", binary_folder() + "/lib/fake_gpu");
-  const Outcome o = run({"doctor", "--json"});
-  ASSERT_EQ(o.code, 0) << o.err;
-  const Json said = Json::parse(o.out);
-  for (const Json& check : said["checks"]) {
-    if (check["name"] != "cuda") continue;
-    EXPECT_NE(check["text"].get<std::string>().find(
-                  "driver for CUDA 13.0, 1 device; 0: Made-up GPU, 80.00 GiB, compute capability "
-                  "9.0, 30.00 GiB of 80.00 GiB used, 87 % busy, 512 W of 700, SM at 1755 MHz"),
-              std::string::npos)
-        << check["text"];
-    const Json gpu = check["facts"]["devices"][0];
+  struct Case {
+    const char *does, *words;
+    Json utilisation, watts;
+  };
+  for (const Case& c : {Case{"", ", 87 % busy, 512 W of 700, SM at 1755 MHz", 87, 512.4},
+                        {"idle", ", 0 % busy, 0 W of 0, SM at 0 MHz", 0, 0.0},
+                        {"silent", "", nullptr, nullptr}}) {
+    SCOPED_TRACE(c.does);
+    const Environment does("FAKE_NVML", c.does);
+    const Outcome o = run({"doctor", "--json"});
+    ASSERT_EQ(o.code, 0) << o.err;
+    const Json said = Json::parse(o.out);
+    const auto check = std::find_if(said["checks"].begin(), said["checks"].end(),
+                                    [](const Json& j) { return j["name"] == "cuda"; });
+    ASSERT_NE(check, said["checks"].end()) << "no line about cuda: " << o.out;
+    const std::string words = std::string(
+                                  "driver for CUDA 13.0, 1 device; 0: Made-up GPU, 80.00 GiB, "
+                                  "compute capability 9.0, 30.00 GiB of 80.00 GiB used") +
+                              c.words + "; ";
+    EXPECT_NE((*check)["text"].get<std::string>().find(words), std::string::npos)
+        << (*check)["text"];
+    const Json gpu = (*check)["facts"]["devices"][0];
     EXPECT_EQ(gpu["pci"], "0000:3B:00.0");
+    EXPECT_EQ(gpu["used_bytes"], int64_t{30} << 30);
     EXPECT_EQ(gpu["free_bytes"], int64_t{50} << 30);
-    EXPECT_EQ(gpu["utilisation"], 87);
-    return;
+    EXPECT_EQ(gpu["utilisation"], c.utilisation);
+    EXPECT_EQ(gpu["watts"], c.watts);
   }
-  FAIL() << "no line about cuda: " << o.out;
 }
 
 }  // namespace

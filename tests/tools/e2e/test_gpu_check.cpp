@@ -21,6 +21,7 @@ class GpuCheck : public testing::Test {
     fs::copy_file(source_folder() + "/tools/gpu_check.sh", w_.path("gpu_check.sh"));
     script("path/nvidia-smi",
            "case $1 in -L) echo 'GPU 0: Made-up GPU (UUID: GPU-1)' ;; *) echo '1755 MHz' ;; esac");
+    gpus_ = "echo 'GPU 0: Made-up GPU (UUID: GPU-1)'; echo 'GPU 1: Made-up GPU (UUID: GPU-2)'";
     script("bin/bench_gpu", "echo 'Made-up GPU'");
     for (const char* tests :
          {"test_gpu", "test_engine_kernels", "test_quant", "test_optim", "test_layers_ops"})
@@ -47,11 +48,13 @@ for t in 1 2 600 500 400; do
 done >"$out/metrics.jsonl"
 echo '{ "gpu": { "constant": )sh" +
                            constant + R"sh( },
+ "planned_runtime_bytes": 9, "measured_runtime_bytes": 9,
  "measured_engine_bytes": )sh" +
                            std::to_string(measured) + R"sh(,
  "planned_engine_bytes": )sh" +
                            std::to_string(planned) + R"sh(}' >"$out/memory.json"
-echo '{"decisions": {"micro_batch": 32, "x": 1}}' >"$out/plan.json")sh");
+echo '{"decisions": {"micro_batch": 32, "x": 1}}' >"$out/plan.json"
+mkdir -p "$out/ranks/1" && cp "$out/memory.json" "$out/ranks/1")sh");
   }
   Outcome check(const std::vector<std::string>& more) {
     std::string command = "PATH=" + w_.path("path") + ":$PATH bash " + w_.path("gpu_check.sh") +
@@ -61,6 +64,7 @@ echo '{"decisions": {"micro_batch": 32, "x": 1}}' >"$out/plan.json")sh");
   }
 
   Workspace w_;
+  std::string gpus_;  // a machine with two
 };
 
 TEST_F(GpuCheck, TrainsBothModelsAndReportsTheMedian) {
@@ -76,6 +80,28 @@ TEST_F(GpuCheck, TrainsBothModelsAndReportsTheMedian) {
   const std::string asked = slurp(w_.path("arguments"));
   for (const char* key : {"device=cuda", "precision=bf16", "n_layer: 48", "global_batch_size=512"})
     EXPECT_NE(asked.find(key), std::string::npos) << asked;
+}
+
+// With two, ranks too.
+TEST_F(GpuCheck, TrainsRanksWhereThereAreTwo) {
+  check({"--only", "train"});
+  EXPECT_NE(slurp(w_.path("report.md")).find("| ranks on GPUs, by NCCL | not run: one GPU |"),
+            std::string::npos);
+  script("path/nvidia-smi", gpus_);
+  EXPECT_EQ(check({"--only", "train"}).code, 0);
+  const std::string report = slurp(w_.path("report.md"));
+  for (const char* precision : {"fp32", "bf16", "fp16"})
+    EXPECT_NE(report.find(std::string("| `snug train` on two GPUs, ") + precision +
+                          ", stages 0 to 3 | passed | losses alike; runtime 9 B of 9 B"),
+              std::string::npos)
+        << report;
+  const std::string asked = slurp(w_.path("arguments"));
+  for (const char* key : {"ranks=2 zero=0", "ranks=2 zero=3", "precision=fp16"})
+    EXPECT_NE(asked.find(key), std::string::npos) << asked;
+  trainer(77, 78, "true");
+  EXPECT_EQ(check({"--only", "train"}).code, 1);
+  EXPECT_NE(slurp(w_.path("report.md")).find("two GPUs, fp32, stages 0 to 3 | FAILED (zero 3"),
+            std::string::npos);
 }
 
 TEST_F(GpuCheck, FailsWhereMemoryIsNotAsPlanned) {

@@ -152,6 +152,7 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   const Json tokens = facts(w.path("run/data/train.bin"), {"--stats"});
   EXPECT_EQ(tokens["kind"], "tokens");
   EXPECT_EQ(tokens["dtype"], "uint16");
+  EXPECT_EQ(tokens["bytes"], fs::file_size(w.path("run/data/train.bin")));
   EXPECT_EQ(tokens["documents"], 1);
   EXPECT_EQ(tokens["vocab_size"], 300);
   EXPECT_EQ(tokens["tokenizer"], facts(w.path("tok.json"))["fingerprint"]);
@@ -174,12 +175,13 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   EXPECT_EQ(raw["tokens"], 50);
   EXPECT_EQ(raw["max"], 6);
   EXPECT_EQ(raw["documents"], nullptr);
+  EXPECT_EQ(raw["bytes"], 100);
+  EXPECT_EQ(raw["dtype"], "uint16");
   EXPECT_NE(raw["layout"].get<std::string>().find("nanoGPT"), std::string::npos);
 
-  ASSERT_EQ(run({"convert", "--model", w.path("run/final"), "--to", "gguf", "--dtype", "q8_0",
-                 "--output", w.path("m.gguf")})
-                .code,
-            0);
+  const Outcome converted = run({"convert", "--model", w.path("run/final"), "--to", "gguf",
+                                 "--dtype", "q8_0", "--output", w.path("m.gguf")});
+  ASSERT_EQ(converted.code, 0) << converted.err;
   const Json g = facts(w.path("m.gguf"), {"--stats"});
   EXPECT_EQ(g["kind"], "gguf");
   EXPECT_EQ(g["version"], 3);
@@ -189,6 +191,8 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   EXPECT_EQ(g["not_finite"], 0);
   const Json model = facts(w.path("run/final"), {"--stats"});
   EXPECT_NEAR(g["tensors"][0]["std"].get<double>(), model["tensors"][0]["std"].get<double>(), 1e-3);
+  const std::string counts = ": 29 tensors, " + model["parameters"].dump() + " parameters, ";
+  EXPECT_NE(converted.out.find(counts), std::string::npos) << counts << converted.out;
 }
 
 TEST(Inspect, TextForAPerson) {

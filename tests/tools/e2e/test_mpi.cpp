@@ -1,5 +1,6 @@
 // Runs whose ranks mpirun started and whose bytes Open MPI moves.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <chrono>
 #include <csignal>
@@ -96,6 +97,43 @@ TEST(MpiRuns, OfSeveralMachines) {
   EXPECT_NE(no.code, 0);
   EXPECT_NE(no.err.find("expected ranks of one machine for transport: local"), std::string::npos)
       << no.err;
+}
+
+// Memory is shared by the ranks of a machine, and processors by those that may use them.
+TEST(MpiRuns, ShareWhatTheirMachineHas) {
+  NEEDS_MPIRUN();
+  const Workspace w;
+  const std::vector<std::string> keys = {"memory=auto"},
+                                 alone = {"/usr/bin/env", "OMPI_COMM_WORLD_LOCAL_SIZE=1"};
+  trained(w, "here", joined(mpi({}), keys));
+  trained(w, "apart", joined(kThread, keys), 2, alone);
+  const auto budget = [&](const std::string& name) {
+    return w.json(name + "/plan.json")["budget_bytes"].get<double>();
+  };
+  // Beside what others take and give back meanwhile.
+  EXPECT_GT(budget("apart") / budget("here"), 1.5);
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  std::vector<std::string> cpus;
+  for (int i = 0; i < CPU_SETSIZE && cpus.size() < 2; ++i)
+    if (CPU_ISSET(i, &allowed)) cpus.push_back(std::to_string(i));
+  if (cpus.size() < 2) GTEST_SKIP() << "one processor";
+  const std::string two = cpus[0] + "," + cpus[1];
+  const auto warned = [&](const std::string& where, const char* transport) {
+    std::vector<std::string> words = w.train_arguments(
+        "run", joined(kThread, {std::string("transport=") + transport, "overwrite=true"}));
+    Child child(words, test::mpirun_words(
+                           2, {"/bin/sh", "-c", "exec taskset -c " + where + " \"$@\"", "sh"}));
+    const Outcome o = child.finish();
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.err.find("Warning: of 2 ranks threads=") != std::string::npos;
+  };
+  for (const char* transport : {"local", "mpi"}) {
+    EXPECT_FALSE(
+        warned("$(echo " + two + " | cut -d, -f$((OMPI_COMM_WORLD_RANK + 1)))", transport));
+    EXPECT_FALSE(warned(two, transport));
+    EXPECT_TRUE(warned(cpus[0], transport));
+  }
 }
 
 // It is named, the others end, and what was saved is whole.

@@ -242,6 +242,7 @@ TEST_F(Preferences, KtoLearnsFromSingleAnswers) {
   const Outcome facts = run(joined({"data", "preview", "-n", "12", "--json"}, with(kto)));
   ASSERT_EQ(facts.code, 0) << facts.err;
   const Json previewed = Json::parse(facts.out);
+  EXPECT_EQ(previewed["task"], "dpo");
   int undesirable = 0;
   for (const Json& sample : previewed["samples"]) {
     const auto of_none = std::count(sample["targets"].begin(), sample["targets"].end(), Json(-100));

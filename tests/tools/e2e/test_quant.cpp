@@ -150,6 +150,12 @@ TEST(Quant, WhatBitsandbytesWroteIsReadAsItReadsIt) {
     EXPECT_EQ(row["codec"], first ? "nf4" : "fp4");
     EXPECT_EQ(row["doubled"], first);
     EXPECT_EQ(row["dtype"], first ? "F32" : "F16");
+    int64_t elements = 1;
+    for (const Json& extent : row["shape"]) elements *= extent.get<int64_t>();
+    EXPECT_EQ(row["bytes"], elements * (first ? 4 : 2)) << row;
+    // Half a byte each and a scale a block, of f32 or doubled.
+    EXPECT_GT(row["coded_bytes"], elements / 2) << row;
+    EXPECT_LE(row["coded_bytes"], elements * 3 / 4) << row;
   }
 }
 
@@ -259,6 +265,16 @@ TEST(Quant, TableAndPicture) {
   EXPECT_EQ(j["coded_bytes"], (4096 + 2048) / 2 + (64 + 32) + 2 * (4 + 4));
   EXPECT_EQ(j["output"], nullptr);
   EXPECT_EQ(j["doubled"], true);
+  ASSERT_EQ(j["tensors"].size(), 2u);
+  int64_t coded = 0;
+  for (const Json& t : j["tensors"]) {
+    const int64_t elements = t["shape"][0].get<int64_t>() * t["shape"][1].get<int64_t>();
+    EXPECT_EQ(t["bytes"], 4 * elements) << t;
+    EXPECT_EQ(t["coded_bytes"], elements / 2 + elements / 64 + 4 + 4) << t;
+    EXPECT_EQ(t["dtype"], "F32");
+    coded += t["coded_bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(j["coded_bytes"], coded);
 }
 
 TEST(Quant, AFullDiskLeavesNothing) {

@@ -309,6 +309,26 @@ TEST(Ranks, ARankThatHangsIsNamed) {
   EXPECT_NE(o.err.find("rank 1: it did not come to"), std::string::npos) << o.err;
 }
 
+// Text becomes tokens on rank 0 alone, as long as that takes: the others wait as long as it goes on, and no
+// longer than ddp_timeout for one that does not. All writes of the tokens together take longer than it is.
+TEST(Ranks, TokensAreWaitedForAsLongAsTheyAreMade) {
+  NEEDS_PRELOAD();
+  const Workspace w;
+  const Environment load("LD_PRELOAD", kBadWorld), files("BAD_WORLD_FILES", "data.new/train"),
+      slow("BAD_WORLD_SLOW", "1");
+  w.trained("run", with({"ddp_timeout=2.5s"}));
+  Child child(w.train_arguments("hangs", with({"ddp_timeout=2s"})));
+  for (int i = 0; i < 2000 && !exists(w.path("hangs/data.new")); ++i) usleep(10'000);
+  const std::vector<pid_t> ranks = processes_of(child.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  ASSERT_EQ(kill(ranks[0], SIGSTOP), 0);
+  EXPECT_TRUE(ends_soon(ranks[1]));
+  kill(ranks[0], SIGCONT);
+  const Outcome o = child.finish();
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("rank 0: it did not come to "), std::string::npos) << o.err;
+}
+
 // Also while a checkpoint is written, when nothing is computed that it could miss. Its writes are
 // slow, so that the rank is surely stopped before it is done.
 TEST(Ranks, ARankThatHangsAtACheckpointIsNamed) {
@@ -420,6 +440,32 @@ TEST(Ranks, OfAnotherLauncherAreThoseOfTheRun) {
   EXPECT_NE(other.err.find("as many ranks as the launcher started: OMPI_COMM_WORLD_SIZE=2"),
             std::string::npos)
       << other.err;
+}
+
+// What is no folder of all is found before anything is computed.
+TEST(Ranks, AFolderThatOthersDoNotSeeIsRefused) {
+  const Workspace w;
+  std::string words;
+  for (const std::string& word : w.train_arguments("run", {"threads=1"}))
+    words += word.starts_with("output_dir=") ? " output_dir=run" : " '" + word + "'";
+  std::string line = "pids=; ";
+  for (const char* rank : {"1", "0"}) {
+    std::filesystem::create_directory(w.path(rank));
+    line += std::string("(cd ") + w.path(rank) + "; exec env RANK=" + rank +
+            " WORLD_SIZE=2 MASTER_PORT=apart" + std::to_string(getpid()) + " $SNUG" + words +
+            ") & pids=\"$pids $!\"; ";
+  }
+  const Outcome o = shell(line + "for p in $pids; do wait $p || code=$?; done; exit $code");
+  EXPECT_EQ(o.code, 2) << o.err;
+  EXPECT_NE(o.err.find("usage: expected output_dir in a folder that all ranks see\n  found: " +
+                       w.path("1/run") + " on "),
+            std::string::npos)
+      << o.err;
+  EXPECT_NE(o.err.find("where rank 1 does not find what rank 0 writes to " + w.path("0/run")),
+            std::string::npos)
+      << o.err;
+  EXPECT_NE(o.err.find("try:   output_dir on a disk that all of them have"), std::string::npos);
+  for (const char* run : {"0/run", "1/run"}) EXPECT_FALSE(exists(w.path(run))) << run;
 }
 
 // overwrite takes the folders of ranks with it.

@@ -309,6 +309,8 @@ TEST(Saving, AnEvaluationThatWasBrokenOffIsDoneAtTheResume) {
     expect_parts(lost.err, {w.path("eval.bin"), "\n  then:  snug train " + w.path("parts")});
     const Json state = w.json(name + "/checkpoint-" + std::to_string(at) + "/snug_state.json");
     EXPECT_EQ(state["evaluation_due"], true);
+    EXPECT_EQ(w.json(name + "/memory.json")["finished"], false);
+    EXPECT_TRUE(exists(w.path(name + "/report.html")));
     fs::copy_file(w.path("good.bin"), w.path("eval.bin"), fs::copy_options::overwrite_existing);
     expect_good_resume(w, name, keys);
     EXPECT_EQ(

@@ -1,4 +1,4 @@
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/planner/scale.h"
+#include "tools/report/scale.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/planner/op_curve.h"
+#include "tools/costs/op_curve.h"
 
 #include <algorithm>
 #include <cmath>

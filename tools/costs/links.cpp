@@ -1,4 +1,4 @@
-#include "tools/planner/links.h"
+#include "tools/costs/links.h"
 
 #include <fmt/format.h>
 

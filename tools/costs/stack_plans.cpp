@@ -1,4 +1,4 @@
-#include "tools/planner/stack_plans.h"
+#include "tools/costs/stack_plans.h"
 
 #include <fmt/format.h>
 

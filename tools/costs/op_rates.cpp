@@ -1,4 +1,4 @@
-#include "tools/planner/op_rates.h"
+#include "tools/costs/op_rates.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 
 #include "engine/memory/linked_layers.h"
 #include "engine/memory/planner.h"
-#include "tools/planner/cost_model.h"
+#include "tools/costs/cost_model.h"
 #include "tools/session/session.h"
 
 namespace snug {

@@ -1,4 +1,4 @@
-#include "tools/planner/block_options.h"
+#include "tools/costs/block_options.h"
 
 #include <algorithm>
 #include <cmath>

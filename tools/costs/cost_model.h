@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "tools/planner/op_rates.h"
+#include "tools/costs/op_rates.h"
 
 namespace snug {
 

@@ -17,7 +17,7 @@
 
 #include "engine/blas/kernel_table.h"
 #include "engine/memory/program.h"
-#include "tools/planner/op_curve.h"
+#include "tools/costs/op_curve.h"
 
 namespace snug {
 

@@ -1,4 +1,4 @@
-#include "tools/planner/kernel_choices.h"
+#include "tools/costs/kernel_choices.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/planner/matrix_pieces.h"
+#include "tools/costs/matrix_pieces.h"
 
 #include "engine/core/error.h"
 #include "layers/adapters/kinds.h"

@@ -1,4 +1,4 @@
-#include "tools/planner/state_bytes.h"
+#include "tools/costs/state_bytes.h"
 
 #include <fmt/format.h>
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/memory/linked_layers.h"
-#include "tools/planner/block_options.h"
+#include "tools/costs/block_options.h"
 
 namespace snug {
 

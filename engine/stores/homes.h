@@ -1,0 +1,37 @@
+// Homes: where of one model weights, gradients and optimizer states rest beside the device, and who
+// updates them. Whoever plans decides these fields and the stores act on them: nothing between the two
+// names one. No home changes a bit.
+#pragma once
+
+#include <compare>
+
+namespace snug {
+
+struct Homes {
+  // Blocks are updated as backward leaves them (updating_gradients.h).
+  bool update_in_backward = false;
+  // Optimizer states and master weights rest in the host arena and pass through the device in
+  // windows (offloaded_states.h).
+  bool offload_optimizer = false;
+  // In place of that, optimizer states rest in a file and pass through memory in windows
+  // (disk_states.h). On the place cpu, of one rank, not with update_in_backward.
+  bool states_on_disk = false;
+  // The weights of the blocks rest with the host too, and a block has them on the device while it runs;
+  // codes of those that rest in codes as well (streamed_params.h). With offload_optimizer, whose windows
+  // update them.
+  bool offload_params = false;
+  // Frozen tables of rows rest there, in either home of weights, and the device reads the rows that it
+  // wants. In training.
+  bool offload_tables = false;
+  // The gradients of the blocks rest there, and a block's are on the device while backward is at it
+  // and when they are summed up and applied (offloaded_gradients.h). Not with update_in_backward, which
+  // has none to keep.
+  bool offload_gradients = false;
+  // The host updates what rests with it, by its own cores, and weights come back: with
+  // offload_optimizer and offload_gradients.
+  bool update_on_host = false;
+
+  auto operator<=>(const Homes&) const = default;
+};
+
+}  // namespace snug
