@@ -424,7 +424,8 @@ void read_weights(Context& ctx, const Model& model,
   }
 }
 
-SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::string& base) {
+SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::string& base,
+                                 bool results) {
   std::vector<SafeSpec> specs;
   for (int i = 0; i < model.params().size(); ++i) {
     if (!is_saved(model, i)) continue;
@@ -432,8 +433,9 @@ SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::str
       specs.push_back(
           {piece.names.front(), safe_dtype(dtype), file_shape(model.params()[i], piece.rows)});
   }
-  for (const ModelResult& result : adapter_results(model))
-    specs.push_back({result.tensor.name, safe_dtype(dtype), result.tensor.shape});
+  if (results)
+    for (const ModelResult& result : adapter_results(model))
+      specs.push_back({result.tensor.name, safe_dtype(dtype), result.tensor.shape});
   SafeMetadata metadata = {{"format", "pt"}};
   if (!base.empty()) metadata["snug_base"] = base;
   if (const WeightCodes* codes = model.params().codes()) metadata[kBaseFormKey] = codes->text();

@@ -65,8 +65,10 @@ void check_weight(const SafeTensor& tensor, const ParamInfo& param, const FilePi
 
 // The layout of what a run saves (adapter_files.h): of a model.safetensors with every parameter in
 // `dtype`, or of an adapter_model.safetensors, with the fingerprint of its base, if there is one. Made
-// before a run starts, so that writing allocates nothing.
-SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::string& base = "");
+// before a run starts, so that writing allocates nothing. results: with what an encoder makes of its
+// parameters, which a checkpoint, of parameters alone, has not.
+SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::string& base = "",
+                                 bool results = true);
 
 // Bytes of staging save_weights needs: one block of rows of the widest parameter.
 int64_t save_staging_bytes(const Model& model);

@@ -61,6 +61,7 @@ rounded to float32 and only then used in float64.
     ax    decoder_e  prefix tuning: Qwen3, norms of queries and keys
     ay    decoder_b  prefix tuning with prefix_projection, over NF4
     az    decoder_g  prefix tuning with prefix_projection: GPT-NeoX, rows head by head
+    bg    decoder_c  prefix tuning: Mistral, whose window passes the prefix on (ba to bf: make_bottleneck_golden.py)
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
 loss, adamw_losses, adamw_grad_norms (F64). With virtual tokens logits begin with theirs, and the last of them is
@@ -173,6 +174,7 @@ CASES = {
     "ay": case(451, "decoder_b", "CAUSAL_LM", four_bits="nf4", method=PrefixTuningConfig, num_virtual_tokens=3, prefix_projection=True,
                encoder_hidden_size=5),
     "az": case(452, "decoder_g", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3, prefix_projection=True),
+    "bg": case(453, "decoder_c", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3),
     "ah": case(434, "decoder_a", "CAUSAL_LM", first="fa", r=2, lora_alpha=6, target_modules="all-linear"),
 }
 

@@ -253,7 +253,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
   expect_error("model: {base: [1]}", "text for model.base", "a list (run.yaml:1)",
                "model.base=gpt2");
   expect_error("recompute: [block]", "recompute as a policy or a map of layers to policies",
-               "a list (run.yaml:1)", "recompute='{0: block}'");
+               "a list (run.yaml:1)", "recompute=block");
   for (const char* layers : {"a", "5-2", "1-", "-1", "99999999999999999999"})
     EXPECT_EQ(caught("recompute: {\"" + std::string(layers) + "\": block}").expected,
               "layers such as 3 or 0-5 in the map of recompute");
@@ -262,7 +262,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
   expect_error("recompute: {0: [block]}", "text for the layers of recompute", "a list (run.yaml:1)",
                "recompute: {0-5: block}");
   expect_error("offload: [block]", "offload as a policy or a map of layers to policies",
-               "a list (run.yaml:1)", "offload='{0: inputs}'");
+               "a list (run.yaml:1)", "offload=block");
   expect_error("offload: {0-5: block, 3: none}", "each layer once in the map of offload",
                "layer 3 twice (run.yaml:1)", "offload='{0: inputs}'");
   expect_error("offload: {b: block}", "layers such as 3 or 0-5 in the map of offload",

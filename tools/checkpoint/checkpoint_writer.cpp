@@ -66,7 +66,7 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
       rank_(std::move(rank)),
       weights_(session.resting()),
       names_{weights_file(session.model()), kStatesFile},
-      layouts_{weights_layout(session.model(), session.model().precision().master),
+      layouts_{weights_layout(session.model(), session.model().precision().master, "", false),
                optimizer_layout(session)},
       ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background) {
   for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);

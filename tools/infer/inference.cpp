@@ -9,6 +9,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "layers/adapters/first_weights.h"
+#include "layers/adapters/prompt_encoder.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/weights.h"
 #include "tools/infer/flag_words.h"
@@ -61,6 +62,10 @@ ModelSpec inference_spec(const InferenceOptions& options) {
 
 namespace {
 
+bool has_rows(const std::string& folder) {
+  return SafetensorsReader(folder + "/" + kAdapterWeights).find(kPromptEmbeddings) != nullptr;
+}
+
 // The adapter, if there is one, and how what it is for rests.
 PeftModel resolve_base(const InferenceOptions& options, const ModelSpec& spec) {
   const bool own = options.base_form != "auto";
@@ -78,6 +83,8 @@ PeftModel resolve_base(const InferenceOptions& options, const ModelSpec& spec) {
   set_base_form(config, own ? options.base_form : trained_base_form(options.adapter),
                 own ? "--base-form"
                     : fmt::format("{} of {}/{}", kBaseFormKey, options.adapter, kAdapterWeights));
+  // Of a checkpoint, which has the encoder alone.
+  config.encoded = has_encoder(options.adapter) && !has_rows(options.adapter);
   PeftModel peft = resolve_adapter(spec, config, options.adapter);
   if (!own && !config.codec.empty())
     notes.push_back(fmt::format(

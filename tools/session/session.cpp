@@ -168,7 +168,9 @@ void Session::open(Part part) {
 const Program& Session::record_block(const std::function<void(Context&, Runtime&)>& run) {
   require(block_ >= 0, "a session that was opened for a block");
   if (stores_->updates_in_backward()) stores_->begin(true);
-  Runtime rt = runtime(&stores_->gradients(), batch_document_start(used(decisions_.micro_batch)));
+  const Extent all = used(decisions_.micro_batch);
+  Runtime rt = runtime(&stores_->gradients(), batch_document_start(all));
+  rt.tokens = batch(all).tokens;
   if (!model_.spec().causal) rt.document_end = rt.document_start;  // of the same shape
   if (head_index_.defined()) rt.head_rows = head_index_.view();
   ctx_.program(schedule_, block_, [&] { run(ctx_, rt); });

@@ -262,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                                          "y", "z", "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah",
                                          "ai", "aj", "ak", "al", "am", "an", "ao", "ap", "aq", "ar",
                                          "as", "at", "au", "av", "aw", "ax", "ay", "az", "ba", "bb",
-                                         "bc", "bd", "be", "bf"),
+                                         "bc", "bd", "be", "bf", "bg"),
                          [](const auto& named) { return std::string(named.param); });
 
 // A folder of PEFT's has the rows that an encoder made, and not the encoder: they are what a run that goes on
@@ -434,6 +434,15 @@ TEST(Peft, RefusesWhatAMethodIsNotFor) {
       {"a causal language model for peft: prompt_tuning, whose tokens lie in front of texts",
        "a head for sequence_classification", "peft=lora"},
       [&] { resolve_peft(encoder.spec(), front); });
+  ModelSpec few = shared.spec();
+  few.V = 5;
+  front.method = "prefix_tuning";
+  front.num_virtual_tokens = 6;
+  expect_error(ErrorCode::usage,
+               {"num_virtual_tokens between 1 and 5, the model's tokens", "6",
+                "num_virtual_tokens=5"},
+               [&] { resolve_peft(few, front); });
+
   // Bottlenecks behind a sum want one; others stand wherever a branch ends.
   PeftConfig bottleneck;
   bottleneck.method = "pfeiffer";
@@ -492,7 +501,7 @@ TEST(Peft, RefusesFoldersOfOthers) {
        "PFEIFFER",
        "ADALORA",
        "an adapter of LoRA, IA3, VeRA, MiSS, prompt-tuning, P-tuning, prefix-tuning, "
-       "Houlsby's adapters or Pfeiffer's adapters"},
+       "Houlsby or Pfeiffer"},
       with(R"({"peft_type": "ADALORA"})"));
   expect_error(ErrorCode::unsupported,
                {"without lora_bias, which is not built", "true", "an adapter trained without it"},

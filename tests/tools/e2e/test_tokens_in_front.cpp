@@ -112,7 +112,7 @@ TEST_F(AdaptersInFront, RowsOfEncodersAndPrefixesAreLearned) {
     expect_planned_is_measured(w_, name("run"));
     const Json config = w_.json(name("run") + "/final/adapter_config.json");
     EXPECT_EQ(config["peft_type"], of.type);
-    EXPECT_EQ(config["num_attention_heads"], 2);
+    EXPECT_EQ(config["num_attention_heads"], 4);
     EXPECT_EQ(config["encoder_hidden_size"], k == 0 ? 24 : 32);
     const std::string weights = "/final/adapter_model.safetensors";
     const SafetensorsReader file(w_.path(name("run") + weights));
