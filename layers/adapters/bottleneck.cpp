@@ -13,7 +13,9 @@
 //   *_sum      t, residual  y                 houlsby alone, where there is a residual stream
 #include <fmt/format.h>
 
-#include "engine/blas/matmul.h"
+#include <algorithm>
+#include <utility>
+
 #include "engine/core/error.h"
 #include "engine/kernels/kernels.h"
 #include "layers/adapters/rows.h"

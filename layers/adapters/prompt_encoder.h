@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/seams/grad_sink.h"
+#include "engine/seams/param_store.h"
 #include "layers/ops/activation.h"
 #include "layers/parts/adapter.h"
 
