@@ -1,5 +1,6 @@
 #include "layers/parts/embedding.h"
 
+#include "engine/core/error.h"
 #include "engine/kernels/kernels.h"
 #include "layers/ops/dropout.h"
 #include "layers/ops/embedding.h"
