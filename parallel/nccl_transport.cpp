@@ -206,7 +206,9 @@ void NcclTransport::watch() {
     if (began_ == 0 || ends_) continue;
     if (last_ >= 0 && event_done(*device_, last_)) began_ = 0;
     int state = NcclLibrary::kSuccess;
-    if (comm_ != nullptr && nccl_.state(comm_, state) != NcclLibrary::kSuccess) continue;
+    if (comm_ != nullptr)
+      if (const int asked = nccl_.state(comm_, state); asked != NcclLibrary::kSuccess)
+        state = asked;
     const double began = began_, now = monotonic_seconds(), timeout = group_.timeout();
     const char* const what = what_;
     lock.unlock();
@@ -221,9 +223,11 @@ void NcclTransport::watch() {
       }
       for (int r = 0; now - began > timeout && r < size(); ++r)
         if (r != rank()) group_.look_after(r, what, began);
-      // All others go on, so it is this one's device.
+      // All processes go on, and one of the devices does not: which, none of the others can see.
       if (now - began > 1.25 * timeout + 1)
-        group_.give_up(fmt::format("{} did not end on its device within {:.0f} s", what, timeout));
+        group_.give_up(
+            fmt::format("{} did not end on the devices within {:.3g} s, while all processes go on",
+                        what, timeout));
     }
     if (group_.given_up()) return end_device();
     lock.lock();

@@ -21,6 +21,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/device/device.h"
 #include "parallel/group.h"
 #include "parallel/nccl_library.h"
 #include "parallel/rank_comm.h"

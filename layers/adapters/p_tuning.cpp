@@ -54,9 +54,9 @@ class PTuning : public AdapterKind {
   std::optional<AdapterResult> result(const AdaptedLayer& layer) const override {
     return AdapterResult{kPromptEmbeddings, {layer.adapter->front, layer.in}};
   }
-  std::vector<float> result_values(const AdaptedLayer& layer,
-                                   const ParamValues& of) const override {
-    return row_encoder_of(layer).values(of);
+  std::vector<float> result_values(const AdaptedLayer& layer, const ParamValues& of,
+                                   int threads) const override {
+    return row_encoder_of(layer).values(of, threads);
   }
   MergedModule merged(const AdaptedLayer&, size_t, const TensorValues&) const override {
     fail(ErrorCode::internal, "an adapter that comes to a weight", "virtual tokens", "report this");

@@ -122,9 +122,9 @@ class EncodedPrefix final : public PrefixTuning {
     const LinearAdapter& a = *layer.adapter;
     return AdapterResult{kPromptEmbeddings, {a.front, a.layers * a.keys_width}};
   }
-  std::vector<float> result_values(const AdaptedLayer& layer,
-                                   const ParamValues& of) const override {
-    return prefix_encoder_of(layer).values(of);
+  std::vector<float> result_values(const AdaptedLayer& layer, const ParamValues& of,
+                                   int threads) const override {
+    return prefix_encoder_of(layer).values(of, threads);
   }
 };
 

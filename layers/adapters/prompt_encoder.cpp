@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "engine/blas/matmul.h"
 #include "engine/core/error.h"
+#include "engine/core/parallel.h"
 #include "engine/kernels/kernels.h"
 #include "engine/seams/grad_sink.h"
 #include "engine/seams/param_store.h"
@@ -138,23 +140,35 @@ void PromptEncoder::backward(Context& ctx, ParamStore& params, GradSink& grads, 
   }
 }
 
-std::vector<float> PromptEncoder::values(const ParamValues& of) const {
+std::vector<float> PromptEncoder::values(const ParamValues& of, int threads) const {
+  constexpr int64_t kBlock = 64 << 10;  // elements of a weight that are held at a time
   const std::vector<AdapterParam> list = params();
-  std::vector<float> x = of(list[0].name);
+  std::vector<float> x(static_cast<size_t>(s_.n * s_.in));
+  of(list[0].name, 0, x);
   for (int l = 0; l < s_.layers; ++l) {
-    const std::vector<float> w = of(list[static_cast<size_t>(1 + 2 * l)].name),
-                             b = of(list[static_cast<size_t>(2 + 2 * l)].name);
-    const auto out = b.size(), in = w.size() / out;
-    std::vector<float> y(static_cast<size_t>(s_.n) * out);
-    for (size_t row = 0; row < static_cast<size_t>(s_.n); ++row)
-      for (size_t j = 0; j < out; ++j) {
-        double sum = static_cast<double>(b[j]);
-        for (size_t c = 0; c < in; ++c)
-          sum += static_cast<double>(w[j * in + c]) * static_cast<double>(x[row * in + c]);
-        if (l + 1 < s_.layers)
-          sum = s_.activation == Activation::tanh ? std::tanh(sum) : std::max(sum, 0.0);
-        y[row * out + j] = static_cast<float>(sum);
-      }
+    const AdapterParam &weight = list[static_cast<size_t>(1 + 2 * l)],
+                       &bias = list[static_cast<size_t>(2 + 2 * l)];
+    const int64_t out = weight.shape[0], in = weight.shape[1];
+    const int64_t block = std::clamp<int64_t>(kBlock / in, 1, out);
+    std::vector<float> y(static_cast<size_t>(s_.n * out)), w(static_cast<size_t>(block * in)),
+        b(static_cast<size_t>(out));
+    of(bias.name, 0, b);
+    for (int64_t first = 0; first < out; first += block) {
+      const int64_t count = std::min(block, out - first);
+      of(weight.name, first * in, std::span(w).first(static_cast<size_t>(count * in)));
+      parallel_for(threads, count, [&](int64_t k) {
+        const float* const own = w.data() + k * in;
+        for (int64_t row = 0; row < s_.n; ++row) {
+          const float* const from = x.data() + row * in;
+          double sum = static_cast<double>(b[static_cast<size_t>(first + k)]);
+          for (int64_t c = 0; c < in; ++c)
+            sum += static_cast<double>(own[c]) * static_cast<double>(from[c]);
+          if (l + 1 < s_.layers)
+            sum = s_.activation == Activation::tanh ? std::tanh(sum) : std::max(sum, 0.0);
+          y[static_cast<size_t>(row * out + first + k)] = static_cast<float>(sum);
+        }
+      });
+    }
     x = std::move(y);
   }
   return x;

@@ -44,8 +44,8 @@ class PromptEncoder {
   // The gradients of all its parameters from that of rows, which is not changed. `close`: they are complete.
   void backward(Context& ctx, ParamStore& params, GradSink& grads, const View& drows, int64_t first,
                 bool close) const;
-  // (n,out), on the host.
-  std::vector<float> values(const ParamValues& of) const;
+  // (n,out), on the host; weights are read a block at a time.
+  std::vector<float> values(const ParamValues& of, int threads) const;
 
  private:
   struct Inner {            // of a layer that is not the last

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <list>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "engine/core/error.h"
@@ -49,14 +51,16 @@ void load_saved_weights(Context& ctx, const Model& model, const std::string& fil
   pieces.drop_pages();
 }
 
-void join_weights(Context& ctx, const SafetensorsLayout& layout, const std::string& file,
-                  const View& staging, const std::string& path) {
+void join_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
+                  const std::string& file, const View& staging, const std::string& path) {
   Op op(ctx, "save_weights", {.flops = 0, .bytes = layout.total_bytes()});
   if (!op.run()) return;
   const SafetensorsPieces pieces(file);
   SafetensorsWriter writer(path, layout);
   auto* const values = static_cast<float*>(staging.data);
-  for (const SafeSpec& spec : layout.tensors()) {
+  const std::vector<SafeSpec>& tensors = layout.tensors();
+  const size_t own = tensors.size() - adapter_results(model).size();
+  for (const SafeSpec& spec : std::span(tensors).first(own)) {
     const PiecedTensor& t = pieces.at(spec.name);
     const auto dtype = engine_dtype(t.dtype);
     require(dtype.has_value() && t.shape == spec.shape, "pieces of what is written");
@@ -76,6 +80,17 @@ void join_weights(Context& ctx, const SafetensorsLayout& layout, const std::stri
     }
     writer.end();
   }
+  std::vector<uint8_t> bytes;
+  const auto values_of = [&](const std::string& name, int64_t first, std::span<float> to) {
+    const int param = model.params().find(name);
+    const PiecedTensor& t = pieces.at(saved_pieces(model, param).front().names.front());
+    const int64_t width = t.elements() / t.shape[0], n = static_cast<int64_t>(to.size());
+    require(first % width == 0 && n % width == 0, "whole rows");
+    bytes.resize(to.size() * static_cast<size_t>(bits_of(t.dtype) / 8));
+    pieces.read_rows(t, first / width, n / width, bytes.data());
+    convert(t.dtype, bytes.data(), n, to.data());
+  };
+  save_results(model, values_of, ctx.threads(), layout, writer, staging);
   writer.commit();
 }
 

@@ -14,9 +14,9 @@ namespace snug {
 void load_saved_weights(Context& ctx, const Model& model, const std::string& file,
                         const RestingWeights& weights);
 
-// Writes `path` of that layout from the pieces of `file`, through `staging`, save_staging_bytes() long.
-// A recorded op.
-void join_weights(Context& ctx, const SafetensorsLayout& layout, const std::string& file,
-                  const View& staging, const std::string& path);
+// Writes `path` of that layout from the pieces of `file`, through `staging`, save_staging_bytes() long; what follows
+// from parameters is made of theirs. A recorded op.
+void join_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
+                  const std::string& file, const View& staging, const std::string& path);
 
 }  // namespace snug

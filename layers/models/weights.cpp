@@ -475,6 +475,22 @@ View whole_parameter(Context& ctx, const RestingWeights& weights, const ParamInf
   return all;
 }
 
+void save_results(const Model& model, const ParamValues& of, int threads,
+                  const SafetensorsLayout& layout, SafetensorsWriter& writer, const View& staging) {
+  const std::vector<ModelResult> results = adapter_results(model);
+  size_t tensor = layout.tensors().size() - results.size();  // they are the last ones
+  for (const ModelResult& result : results) {
+    const SafeSpec& spec = layout.tensors()[tensor++];
+    const std::vector<float> values =
+        result.layer.adapter->kind->result_values(result.layer, of, threads);
+    writer.begin(spec.name);
+    const int64_t block = rows_per_block(1), all = static_cast<int64_t>(values.size());
+    for (int64_t at = 0; at < all; at += block)
+      append_values(writer, values.data() + at, std::min(block, all - at), spec.dtype, staging);
+    writer.end();
+  }
+}
+
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
                   const RestingWeights& weights, const View& staging, const std::string& path) {
   Op op(ctx, "save_weights", {.flops = 0, .bytes = weights.bytes()});
@@ -539,21 +555,13 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
       first += piece.rows * row;
     }
   }
-  for (const ModelResult& result : adapter_results(model)) {
-    const SafeSpec& spec = layout.tensors()[tensor++];
-    const std::vector<float> values =
-        result.layer.adapter->kind->result_values(result.layer, [&](const std::string& name) {
-          const ParamInfo& p = model.params()[model.params().find(name)];
-          std::vector<float> own(static_cast<size_t>(p.elements()));
-          read_values(own.data(), p.offset, p.elements());
-          return own;
-        });
-    writer.begin(spec.name);
-    const int64_t block = rows_per_block(1), all = static_cast<int64_t>(values.size());
-    for (int64_t at = 0; at < all; at += block)
-      append_values(writer, values.data() + at, std::min(block, all - at), spec.dtype, staging);
-    writer.end();
-  }
+  save_results(
+      model,
+      [&](const std::string& name, int64_t first, std::span<float> to) {
+        const ParamInfo& p = model.params()[model.params().find(name)];
+        read_values(to.data(), p.offset + first, static_cast<int64_t>(to.size()));
+      },
+      ctx.threads(), layout, writer, staging);
   writer.commit();
 }
 

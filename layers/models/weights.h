@@ -70,6 +70,10 @@ void check_weight(const SafeTensor& tensor, const ParamInfo& param, const FilePi
 SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::string& base = "",
                                  bool results = true);
 
+// Writes what files of that layout have beside parameters, its last tensors, made of the values that `of` gives.
+void save_results(const Model& model, const ParamValues& of, int threads,
+                  const SafetensorsLayout& layout, SafetensorsWriter& writer, const View& staging);
+
 // Bytes of staging save_weights needs: one block of rows of the widest parameter.
 int64_t save_staging_bytes(const Model& model);
 // Of the largest parameter that is transposed in files, as f32. Where the host cannot read the

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -107,8 +108,9 @@ struct AdapterResult {
   std::string name;
   std::vector<int64_t> shape;
 };
-// The values of a parameter, by its name in the table.
-using ParamValues = std::function<std::vector<float>(const std::string& param)>;
+// Fills `to` with values of a parameter, by its name in the table: whole rows, from element `first` on.
+using ParamValues =
+    std::function<void(const std::string& param, int64_t first, std::span<float> to)>;
 
 // What an adapter adds to what its layer makes.
 class AdapterSum {
@@ -161,7 +163,7 @@ class AdapterKind {
   virtual InPlace keys_in_front(Wiring& w, const AdaptedLayer& layer, const InPlace& behind) const;
   // What files have beside the parameters; nothing unless it says.
   virtual std::optional<AdapterResult> result(const AdaptedLayer&) const { return std::nullopt; }
-  virtual std::vector<float> result_values(const AdaptedLayer&, const ParamValues&) const {
+  virtual std::vector<float> result_values(const AdaptedLayer&, const ParamValues&, int) const {
     return {};
   }
   // Stages in place of the layer's, behind input(); the slot of y, or -1: the layer has its own.

@@ -575,7 +575,7 @@ void Session::save_model(const std::string& path, const SafetensorsLayout& layou
     if (pieces.empty())
       save_weights(ctx_, model_, layout, resting(), staging, path);
     else
-      join_weights(ctx_, layout, pieces, staging, path);
+      join_weights(ctx_, model_, layout, pieces, staging, path);
   });
 }
 

@@ -124,6 +124,13 @@ TEST_F(AdaptersInFront, RowsOfEncodersAndPrefixesAreLearned) {
     EXPECT_EQ(w_.curve(name("run")), w_.curve(name("parts")));
     EXPECT_TRUE(slurp(w_.path(name("run") + weights)) == slurp(w_.path(name("parts") + weights)));
 
+    // Of ranks that each have pieces: the same tensors, and rows that follow from the joined ones.
+    w_.trained(name("ranks0"), joined(keys, {"ranks=2", "zero=0"}));
+    w_.trained(name("ranks1"), joined(keys, {"ranks=2", "zero=1"}));
+    expect_planned_is_measured(w_, name("ranks1"));
+    EXPECT_TRUE(slurp(w_.path(name("ranks0") + weights)) ==
+                slurp(w_.path(name("ranks1") + weights)));
+
     const std::string adapter = w_.path(name("run") + "/final");
     const std::vector<std::string> used = {"--adapter", adapter, "--max-length", "32"};
     const double whole = loss(used);
