@@ -96,7 +96,8 @@ int convert_command(const Arguments& arguments) {
       fail(ErrorCode::unsupported, "--model as a folder with a whole model",
            fmt::format("{}, {} tokens in front of sequences, which no model folder has", model,
                        adapter.num_virtual_tokens),
-           fmt::format("--model {}: the base, beside which the adapter is used (--adapter {})",
+           fmt::format("--model {}: the base; snug eval and generate take the adapter beside it "
+                       "(--adapter {})",
                        base.empty() ? "BASE" : base, model));
     fail(ErrorCode::usage, "--model as a folder with a whole model",
          fmt::format("{}, an adapter", model),

@@ -375,6 +375,18 @@ TEST(ReportMarkup, Ticks) {
   EXPECT_EQ(tick_text(0.25, 0.25), "0.25");
 }
 
+// An axis that need not reach 0 ends where the points do, below it too.
+TEST(ReportChart, WhatIsBelowZeroHasItsOwnTicks) {
+  const Series s{"margin", "s0", {{0, -5}, {1, -4}}, false};
+  const std::string html = line_chart("Margin", "step", {s}, false, 100);
+  EXPECT_NE(html.find(">-5.0<"), std::string::npos) << html;
+  EXPECT_NE(html.find(">-4.0<"), std::string::npos) << html;
+  EXPECT_EQ(html.find(">-3"), std::string::npos) << html;
+  EXPECT_EQ(html.find(">-2"), std::string::npos) << html;
+  EXPECT_NE(html.find("M0 100"), std::string::npos) << html;
+  EXPECT_NE(html.find("L1000 0"), std::string::npos) << html;
+}
+
 TEST(ReportChart, SpikesSurviveThinning) {
   Series s{"loss", "s0", {}, false};
   for (int i = 0; i <= 100000; ++i) s.points.emplace_back(i, i == 54321 ? 50.0 : 2.0);

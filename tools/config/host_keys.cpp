@@ -15,7 +15,7 @@ std::vector<Key> host_keys() {
        .example = "/nvme/scratch", .unset = "null", .aliases = "nvme_path"},
       {.name = "disk_bandwidth", .section = "machine", .kind = K::bytes, .field = &C::disk_bandwidth,
        .doc = "bytes a second that the disk reads or writes, of which the plan's prediction is made; memory.json "
-              "says what a run found. auto: 500 MB are assumed",
+              "says what a run found. auto: what snug calibrate disk=FOLDER measured there; else 500 MB are assumed",
        .example = "2GiB", .unset = "auto"},
       // clang-format on
   };

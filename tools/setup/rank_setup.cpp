@@ -122,6 +122,12 @@ void check_transport(const RunConfig& config, Place place) {
          "device=cpu, or ranks=1");
 }
 
+// Of keys and values in front every layer adds to gradients that a block, done by itself, does not end.
+bool keeps_gradients(const PlanRequest& r) {
+  const FrontTokens front = r.model->front();
+  return front.count > 0 && !front.asked;
+}
+
 }  // namespace
 
 void settle_ranks(const RunConfig& config, PlanRequest& r) {
@@ -159,6 +165,11 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          fmt::format("zero: {} ({}), optim: {} ({})", config.zero, config.where("zero"),
                      config.optim, config.where("optim")),
          "zero=0, or optim=adamw");
+  if (config.zero == "2" && keeps_gradients(r))
+    fail(ErrorCode::unsupported,
+         "zero: 0, 1 or 3 beside an adapter of keys in front, whose gradients end with the first "
+         "layer",
+         fmt::format("zero: 2 ({}), peft: prefix_tuning", config.where("zero")), "zero=1");
   // States in codes are cut where their blocks are, which differs by ranks, and windows of the host do not.
   if (!whole && config.zero != "0" &&
       !lie_flat(make_optimizer(r.optimizer)->states(r.model->params()))) {
@@ -255,6 +266,7 @@ void choose_zero(PlanRequest& r) {
     if (may) r.offload_optimizer = host ? states : "none";
     r.use_host = host && use_host;
     for (int zero = 1; zero <= last; ++zero) {
+      if (zero == 2 && keeps_gradients(r)) continue;
       take(zero);
       PlanSearch search(r);
       const Plan plan = make_plan(r, search);

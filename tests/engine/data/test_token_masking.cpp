@@ -163,6 +163,15 @@ TEST(TokenMasking, WordsAreHiddenWhole) {
     }
   }
   for (const int64_t n : chosen) expect_share(n, 20000, 0.3, "words");
+  // What goes on at the row's start goes on with nothing.
+  int64_t first = 0;
+  for (int64_t k = 0; k < 20000; ++k) {
+    Ints row = {103, 104, 2}, target(3);
+    masking.apply(k, 3, 3, row.data(), target.data());
+    first += target[0] != kIgnoredLabel;
+    EXPECT_EQ(target[0] != kIgnoredLabel, target[1] != kIgnoredLabel);
+  }
+  expect_share(first, 20000, 0.3, "words that were begun before");
 }
 
 TEST(TokenMasking, TablesOfATokenizer) {

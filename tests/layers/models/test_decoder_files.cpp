@@ -33,6 +33,22 @@ TEST(DecoderConfigs, BothSpellingsAreOneModel) {
   }
 }
 
+// Heads need not be a share of the width.
+TEST(DecoderConfigs, HeadsOfTheirOwnWidthStay) {
+  for (const char* type : {"llama", "mistral", "qwen3", "gemma", "gemma2"}) {
+    const Family& family = find_family(type, "model");
+    const nlohmann::json config = {
+        {"model_type", type},       {"vocab_size", 32},       {"hidden_size", 48},
+        {"intermediate_size", 64},  {"num_hidden_layers", 1}, {"num_attention_heads", 4},
+        {"num_key_value_heads", 2}, {"head_dim", 16},         {"max_position_embeddings", 8}};
+    const ModelSpec spec = family.parse(config, type, false);
+    EXPECT_EQ(spec.D, 16) << type;
+    const nlohmann::json written = family.write(spec, "float32");
+    EXPECT_EQ(written["head_dim"], 16) << type;
+    EXPECT_EQ(family.parse(written, type, true).D, 16) << type;
+  }
+}
+
 // Parameters as `model.num_parameters()` of transformers counts them.
 TEST(DecoderShapes, PublishedSizes) {
   const auto count = [](const char* name) {

@@ -367,6 +367,14 @@ TEST(Peft, RefusesWhatDoesNotFit) {
   refuse([](PeftConfig& c) { c.modules_to_save = {"k_proj"}; },
          {"trained together: they are one parameter here", "modules_to_save with both"});
   refuse([](PeftConfig& c) { c.rank_pattern = {{"w_proj", 3}}; }, {"rank_pattern", "w_proj"});
+  // What is trained whole has no adapter beside it.
+  PeftConfig both;
+  both.target_modules = {"all-linear"};
+  both.modules_to_save = {"down_proj"};
+  const PeftModel whole = resolve_peft(g.spec(), both);
+  ASSERT_FALSE(whole.adapters.empty());
+  for (const auto& [layer, adapter] : whole.adapters)
+    EXPECT_EQ(layer.find("mlp.c_proj"), std::string::npos) << layer;
   const PeftGolden tied("d");
   PeftConfig config;
   config.modules_to_save = {"embed_tokens"};
@@ -438,10 +446,10 @@ TEST(Peft, RefusesWhatAMethodIsNotFor) {
   few.V = 5;
   front.method = "prefix_tuning";
   front.num_virtual_tokens = 6;
-  expect_error(ErrorCode::usage,
-               {"num_virtual_tokens between 1 and 5, the model's tokens", "6",
-                "num_virtual_tokens=5"},
-               [&] { resolve_peft(few, front); });
+  expect_error(
+      ErrorCode::usage,
+      {"num_virtual_tokens between 1 and 5, the model's tokens", "6", "num_virtual_tokens=5"},
+      [&] { resolve_peft(few, front); });
 
   // Bottlenecks behind a sum want one; others stand wherever a branch ends.
   PeftConfig bottleneck;

@@ -128,6 +128,16 @@ TEST(Disk, ItsRateIsWhatCalibrateFound) {
   expect_parts(damaged.out, {"(assumed; "});
 }
 
+// A run that has nothing left to do has moved nothing, and says nothing of how fast.
+TEST(Disk, NothingThatWasMovedHasNoRate) {
+  const Workspace w;
+  const std::vector<std::string> keys = joined(kDisk, {"save_steps=2", "max_steps=2"});
+  w.trained("run", keys);
+  const Outcome again = w.trained("run", joined(keys, {"resume=latest"}));
+  expect_parts(again.out, {"Nothing is left to train", "disk reserved: "});
+  EXPECT_EQ(again.out.find("read and written at"), std::string::npos) << again.out;
+}
+
 // A run that lost power goes on with its states elsewhere, to the bits of one that was left alone: from
 // memory, the host and pages to the disk, and back.
 struct Move {

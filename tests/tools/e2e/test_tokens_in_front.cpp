@@ -300,7 +300,7 @@ TEST_F(AdaptersInFront, WhatTheyAreNotForIsRefused) {
   refused(run({"convert", "--model", adapter, "--to", "gguf", "--output", w_.path("a.gguf")}),
           {"--model as a folder with a whole model",
            adapter + ", 4 tokens in front of sequences, which no model folder has",
-           "--model " + base_ + ": the base, beside which the adapter is used"});
+           "--model " + base_ + ": the base; snug eval and generate take the adapter beside it"});
   // The base alone is converted, as said.
   EXPECT_EQ(run({"convert", "--model", base_, "--to", "gguf", "--output", w_.path("a.gguf")}).code,
             0);
