@@ -423,7 +423,8 @@ TEST(PlanDisk, SaysWhatTheDiskHasAndWhatAStepTakesOfIt) {
   EXPECT_EQ(j.at("decisions").at("offload_optimizer"), "disk");
   EXPECT_NE(plan_text(said).find("  disk "), std::string::npos);
   EXPECT_NE(plan_text(said).find("read and written in "), std::string::npos);
-  EXPECT_NE(plan_text(assumed).find("(assumed; disk_bandwidth= says another, snug calibrate disk="), std::string::npos);
+  EXPECT_NE(plan_text(assumed).find("(assumed; disk_bandwidth= says another, snug calibrate disk="),
+            std::string::npos);
 
   r.offload_optimizer = "none";
   const Plan kept = make_plan(r);

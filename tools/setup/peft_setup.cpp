@@ -254,7 +254,8 @@ PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
                           const std::string& folder) {
   if (const AdapterMethod& method = adapter_method(config.method);
       folder.empty() && !method.places.empty())
-    tell(stderr, "Note: PEFT has no adapters of {}: the folder has its form, and is Snug's alone.\n",
+    tell(stderr,
+         "Note: PEFT has no adapters of {}: the folder has its form, and is Snug's alone.\n",
          method.title);
   else if (folder.empty() && spec.linear_in_out && !method.front && !method.has("fan_in_fan_out"))
     tell(stderr,
