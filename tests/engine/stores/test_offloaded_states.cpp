@@ -15,6 +15,7 @@
 #include "engine/stores/disk_states.h"
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
+#include "engine/stores/part_runs.h"
 #include "engine/stores/plain_states.h"
 #include "engine/stores/streamed_params.h"
 #include "optim/optimizer.h"
@@ -477,6 +478,25 @@ TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
         cpu.reserve(schedule);
         go(cpu);
       }
+}
+
+// A frozen table that rows are read of shares no run with other frozen parameters of no part: it may rest
+// elsewhere.
+TEST(PartRuns, AFrozenTableIsARunOfItsOwn) {
+  ParamTable table;
+  table.add({.name = Name("before"), .shape = {300}, .trainable = false});
+  table.add({.name = Name("table"), .shape = {20, 16}, .trainable = false, .gathered = true});
+  table.add({.name = Name("behind"), .shape = {8}, .trainable = false});
+  table.add({.name = Name("trained"), .shape = {8}});
+  std::vector<std::string> runs;
+  for (const PartRun& run : part_runs(table)) {
+    runs.push_back(run_name("w", table, run).str());
+    if (table[run.param].frozen_table()) {
+      EXPECT_EQ(run.elements, 512);
+    }
+  }
+  std::sort(runs.begin(), runs.end());
+  EXPECT_EQ(runs, (std::vector<std::string>{"w.before", "w.table", "w.trained"}));
 }
 
 }  // namespace
