@@ -43,7 +43,9 @@ TEST(NcclRuns, EveryStageLearnsTheSame) {
     for (const std::string& folder : {std::string(zero), std::string(zero) + "/ranks/1"}) {
       expect_exact(w, folder);
       const Json memory = w.json(folder + "/memory.json");
-      EXPECT_LE(memory["measured_runtime_bytes"], memory["planned_runtime_bytes"]);
+      if (!program_has_sanitizer()) {  // whose own memory is no part of a plan
+        EXPECT_LE(memory["measured_runtime_bytes"], memory["planned_runtime_bytes"]);
+      }
       EXPECT_EQ(w.losses(folder), w.losses(zero));
     }
     // In a window of two micro-steps stages 2 and 3 add them after ranks are.
