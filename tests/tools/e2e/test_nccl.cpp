@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
