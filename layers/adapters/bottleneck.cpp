@@ -226,50 +226,46 @@ void settle_bottleneck(const PeftConfig& config, double, AdapterPiece& piece, Li
   piece.rank = std::max<int64_t>(1, piece.rows / config.reduction_factor);
 }
 
+// Of either: what it has that the other has not.
+AdapterMethod bottleneck_method(const char* name, const char* type, const char* title,
+                                const char* doc, const char* activation, const char* places,
+                                bool reads_sum, const AdapterKind& (*kind)(const PeftConfig&)) {
+  using C = PeftConfig;
+  return {.name = name,
+          .words = name,
+          .type = type,
+          .title = title,
+          .doc = doc,
+          .fields = {{"reduction_factor", "reduction_factor", &C::reduction_factor, 1, 1 << 20}},
+          .shared = "layers_to_transform modules_to_save",
+          .indifferent = "non_linearity",
+          .constants = {{"non_linearity", activation}},
+          .markers = {".adapter_down.", ".adapter_up."},
+          .ranked = false,
+          .places = places,
+          .reads_sum = reads_sum,
+          .apart = "whose bottlenecks act between layers",
+          .kind = kind,
+          .settle = settle_bottleneck,
+          .text = [](const C& c) { return fmt::format("{} by {}", c.method, c.reduction_factor); }};
+}
+
 }  // namespace
 
 const AdapterMethod& houlsby_method() {
-  using C = PeftConfig;
-  static const AdapterMethod row{
-      .name = "houlsby",
-      .words = "houlsby",
-      .type = "HOULSBY",
-      .title = "Houlsby",
-      .doc = "houlsby, a bottleneck behind attention and behind the MLP of every layer",
-      .fields = {{"reduction_factor", "reduction_factor", &C::reduction_factor, 1, 1 << 20}},
-      .shared = "layers_to_transform modules_to_save",
-      .indifferent = "non_linearity",
-      .constants = {{"non_linearity", "\"swish\""}},
-      .markers = {".adapter_down.", ".adapter_up."},
-      .ranked = false,
-      .places = "attn.c_proj mlp.c_proj",
-      .apart = "whose bottlenecks act between layers",
-      .kind = [](const C&) -> const AdapterKind& { return kHoulsby; },
-      .settle = settle_bottleneck,
-      .text = [](const C& c) { return fmt::format("houlsby by {}", c.reduction_factor); }};
+  static const AdapterMethod row =
+      bottleneck_method("houlsby", "HOULSBY", "Houlsby",
+                        "houlsby, a bottleneck behind attention and behind the MLP of every layer",
+                        "\"swish\"", "attn.c_proj mlp.c_proj", false,
+                        [](const PeftConfig&) -> const AdapterKind& { return kHoulsby; });
   return row;
 }
 
 const AdapterMethod& pfeiffer_method() {
-  using C = PeftConfig;
-  static const AdapterMethod row{
-      .name = "pfeiffer",
-      .words = "pfeiffer",
-      .type = "PFEIFFER",
-      .title = "Pfeiffer",
-      .doc = "pfeiffer, a bottleneck behind the MLP of every layer, where norms are before it",
-      .fields = {{"reduction_factor", "reduction_factor", &C::reduction_factor, 1, 1 << 20}},
-      .shared = "layers_to_transform modules_to_save",
-      .indifferent = "non_linearity",
-      .constants = {{"non_linearity", "\"relu\""}},
-      .markers = {".adapter_down.", ".adapter_up."},
-      .ranked = false,
-      .places = "mlp.c_proj",
-      .reads_sum = true,
-      .apart = "whose bottlenecks act between layers",
-      .kind = [](const C&) -> const AdapterKind& { return kPfeiffer; },
-      .settle = settle_bottleneck,
-      .text = [](const C& c) { return fmt::format("pfeiffer by {}", c.reduction_factor); }};
+  static const AdapterMethod row = bottleneck_method(
+      "pfeiffer", "PFEIFFER", "Pfeiffer",
+      "pfeiffer, a bottleneck behind the MLP of every layer, where norms are before it", "\"relu\"",
+      "mlp.c_proj", true, [](const PeftConfig&) -> const AdapterKind& { return kPfeiffer; });
   return row;
 }
 
