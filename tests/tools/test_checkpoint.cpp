@@ -433,8 +433,8 @@ TEST(CheckpointState, WhatIsPinnedIsSaidUnlessItIsAllowed) {
 // A folder that is named with a slash at its end is known by what stands in its place: a file too.
 TEST(OutputLock, IsLostToWhateverTakesThePlaceOfTheFolder) {
   for (const char* end : {"", "/", "//", "/."})
-    for (const bool by_file : {false, true}) {
-      SCOPED_TRACE(std::string("run") + end + (by_file ? " to a file" : " to a folder"));
+    for (const char* taken : {"a folder", "a file", "another run"}) {
+      SCOPED_TRACE(std::string("run") + end + " to " + taken);
       const TempFolder tmp;
       fs::create_directory(tmp / "run");
       OutputLock lock;
@@ -443,11 +443,15 @@ TEST(OutputLock, IsLostToWhateverTakesThePlaceOfTheFolder) {
       EXPECT_FALSE(lock.lost());
       fs::rename(tmp / "run", tmp / "moved");
       EXPECT_FALSE(lock.lost()) << "nothing is there";
-      if (by_file)
+      if (taken == std::string("a file"))
         spill(tmp / "run", "");
       else
         fs::create_directory(tmp / "run");
+      OutputLock other;
+      if (taken == std::string("another run")) other.take(tmp / "run");
       EXPECT_TRUE(lock.lost());
+      lock.release();
+      EXPECT_EQ(fs::exists(tmp / "run/.lock"), other.held()) << "another's is not removed";
     }
 }
 

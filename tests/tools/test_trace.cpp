@@ -173,6 +173,43 @@ TEST(Trace, CountersAndRatesAreThoseOfTheirOp) {
   EXPECT_EQ(workspace.at(1000.0), 4096);
 }
 
+// What rests with the host has a counter of its own, where there is any.
+TEST(Trace, TheHostsMemoryIsCountedApart) {
+  for (const bool away : {false, true}) {
+    Plan plan;
+    Schedule& s = plan.schedule;
+    HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 4096);
+    HandRecorder r(s, "micro_first", 0, false);
+    const size_t x = r.make("x", "", Category::activations, 8192);
+    const size_t kept = r.make("kept", "", Category::offload, 3 * 4096);
+    r.op("first", "", 1, 1);
+    if (away) s.at(r.index()).tensors[kept].residence = Residence::host;
+    r.end(kept);
+    r.op("second", "", 1, 1);
+    r.end(x);
+    s.pack();
+    plan.engine_bytes = s.arena_bytes();
+    plan.accumulation = 1;
+    StepTrace trace = predicted_trace(plan);
+    ASSERT_EQ(trace.ops.size(), 2u);
+    std::map<std::string, std::vector<int64_t>> offload, activations;
+    for (const Json& e : checked(trace_text(plan, trace))) {
+      if (e["ph"] != "C") continue;
+      const std::string name = e["name"];
+      offload[name].push_back(e["args"].value("offload", int64_t{-1}));
+      activations[name].push_back(e["args"].value("activations", int64_t{-1}));
+    }
+    const std::string host = "host memory";
+    EXPECT_EQ(offload.contains(host), away);
+    EXPECT_EQ(activations.at("memory").front(), 8192);
+    EXPECT_EQ(offload.at("memory").front(), away ? -1 : 3 * 4096);
+    if (!away) continue;
+    EXPECT_EQ(offload.at(host).front(), 3 * 4096);
+    EXPECT_EQ(offload.at(host).back(), 0);
+    EXPECT_EQ(activations.at(host).front(), -1);
+  }
+}
+
 TEST(Trace, LongStepsAreCutAndThatIsSaid) {
   const Plan plan = hand_plan();
   const size_t micro = plan.schedule.at(1).ops.size();
