@@ -27,7 +27,7 @@ class PeftGoldens : public testing::TestWithParam<const char*> {
 TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
   const PeftGolden& g = golden_;
   if (!g.config.modules_to_save.empty() || g.config.bias != "none" || g.in_front() ||
-      !adapter_method(g.config.method).places.empty())
+      !adapter_method(g.config.method).of_peft)
     return;  // drawn, or as they were; or before all that is there; or nearly nothing at first
   PeftRun plain(g, PeftModel{}, {}), fresh(g, {.fresh = true});
   const double loss = fresh.step();
@@ -62,7 +62,7 @@ TEST_P(PeftGoldens, FirstWeightsAreThoseOfPeft) {
             for (size_t i = 0; i < r; ++i) {
               double along = 0;
               for (size_t c = 0; c < in; ++c) along += got[i * in + c] * first[i * in + c];
-              signs.push_back(g.config.init == "olora" || along > 0 ? 1 : -1);
+              signs.push_back(g.config.init_lora_weights == "olora" || along > 0 ? 1 : -1);
               for (size_t c = 0; c < in; ++c) got[i * in + c] *= signs[i];
             }
           }
@@ -285,7 +285,7 @@ TEST(Peft, RowsOfAnEncoderAreReadAlone) {
 TEST(Peft, TheFirstPatternCounts) {
   const PeftGolden g("c");
   PeftConfig config;
-  config.r = 4;
+  config.lora_r = 4;
   config.target_modules = {"q_proj"};
   config.alpha_pattern = {{"layers.0.self_attn.(q|v)_proj", 32.0}, {"(q|k)_proj", 4.0}};
   config.rank_pattern = {{"self_attn.q_proj", 2}, {"q_proj", 3}};
@@ -386,8 +386,9 @@ TEST(Peft, RefusesWhatDoesNotFit) {
                  scales({"gate_proj"}, {"gate_proj"})(config);
                  resolve_peft(g.spec(), config);
                });
-  refuse([](PeftConfig& c) { c.r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
-  refuse([](PeftConfig& c) { c.r = 25; }, {"the smaller width of model.layers.0.self_attn.q_proj"});
+  refuse([](PeftConfig& c) { c.lora_r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
+  refuse([](PeftConfig& c) { c.lora_r = 25; },
+         {"the smaller width of model.layers.0.self_attn.q_proj"});
   refuse([](PeftConfig& c) { c.layers_to_transform = {2}; },
          {"layers_to_transform between 0 and 1", "2", "layers_to_transform=[1]"});
   refuse([](PeftConfig& c) { c.modules_to_save = {"v_porj"}; },
@@ -453,7 +454,7 @@ std::string with_matrices(const PeftGolden& g, const Model& model, SafeDType dty
 TEST(Peft, RefusesWhatAMethodIsNotFor) {
   PeftConfig miss;
   miss.method = "miss";
-  miss.r = 3;
+  miss.lora_r = 3;
   miss.target_modules = {"query_key_value"};
   const PeftGolden by_head("e"), tied("d"), shared("al");
   expect_error(ErrorCode::unsupported,
