@@ -298,6 +298,36 @@ TEST(Peft, TheFirstPatternCounts) {
   EXPECT_EQ(scales, (std::vector<float>{16, 2}));
 }
 
+// One regular expression means all modules that it fits as a whole, and is met by any of them.
+TEST(Peft, AnExpressionIsMetByAModule) {
+  const PeftGolden g("c");
+  PeftConfig config;
+  config.r = 4;
+  config.target_expression = true;
+  config.target_modules = {".*\\.[01]\\.self_attn\\.(q|v)_proj"};
+  EXPECT_EQ(resolve_peft(g.spec(), config).adapters.size(), 2u);
+  config.target_modules = {".*\\.1\\.self_attn\\.q_proj"};
+  EXPECT_EQ(resolve_peft(g.spec(), config).adapters.size(), 1u);
+  for (const char* nothing : {".*\\.self_attn\\.z_proj", "self_attn\\.q_proj"}) {
+    config.target_modules = {nothing};
+    EXPECT_THROW(resolve_peft(g.spec(), config), Error) << nothing;
+  }
+}
+
+TEST(Peft, TokensInFrontAreTheMostOfAnyLayer) {
+  const std::vector<std::vector<int64_t>> cases = {{},        {0, 0},    {3},
+                                                   {3, 5, 0}, {5, 3, 1}, {0, 2, 7}};
+  for (const std::vector<int64_t>& fronts : cases) {
+    Adapters adapters;
+    int64_t most = 0;
+    for (size_t i = 0; i < fronts.size(); ++i) {
+      adapters["h." + std::to_string(i)].front = fronts[i];
+      most = std::max(most, fronts[i]);
+    }
+    EXPECT_EQ(front_tokens(adapters), most) << testing::PrintToString(fronts);
+  }
+}
+
 // Keys that mean nothing in a model are refused, with what is near.
 TEST(Peft, RefusesWhatDoesNotFit) {
   const PeftGolden g("c");
