@@ -322,11 +322,12 @@ TEST(Peft, ModulesOfOneLayerAreDrawnByOneRank) {
     config.target_modules = {"q_proj", "k_proj"};
     config.rank_pattern = {{"k_proj", other}};
     EXPECT_EQ(resolve_peft(g.spec(), config).adapters.begin()->second.rank(), 4 + other);
-    config.init = "gaussian";
-    expect_error(ErrorCode::unsupported,
-                 {"modules of one layer have ranks of their own",
-                  "gaussian, and ranks 4 and " + std::to_string(other), "init_lora_weights=true"},
-                 [&] { resolve_peft(g.spec(), config); });
+    config.init_lora_weights = "gaussian";
+    const std::string found = "gaussian, and ranks 4 and " + std::to_string(other);
+    expect_error(
+        ErrorCode::unsupported,
+        {"modules of one layer have ranks of their own", found.c_str(), "init_lora_weights=true"},
+        [&] { resolve_peft(g.spec(), config); });
   }
 }
 
