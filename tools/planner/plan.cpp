@@ -72,7 +72,8 @@ void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budg
   plan.categories = plan.schedule.at_peak(&plan.padding);
   plan.categories[static_cast<size_t>(Category::offload)] = plan.host_bytes;
   plan.step_seconds = search.step_seconds(plan.schedule, plan.decisions);
-  if (const int update = plan.schedule.find("update"); update >= 0)
+  const char* const has_it = plan.decisions.delayed_update ? "micro_first" : "update";
+  if (const int update = plan.schedule.find(has_it); update >= 0)
     plan.host_update = host_update(plan.schedule.at(update), search.cost());
   if (const int update = plan.schedule.find("update"); update >= 0)
     plan.disk = disk_traffic(plan.schedule.at(update), plan.schedule.disk_bytes(), search.cost());
