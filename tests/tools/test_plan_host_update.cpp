@@ -196,7 +196,10 @@ TEST(SlowPlanHostUpdate, ALateOneIsHidden) {
   ASSERT_TRUE(late.decisions.delayed_update);
   RecordProperty("resident_seconds", std::to_string(resident.step_seconds));
   RecordProperty("late_seconds", std::to_string(late.step_seconds));
-  EXPECT_EQ(late.host_update.bytes, at_once.host_update.bytes);
+  // 30 bytes a parameter; at once windows with rows of padding are rounded whole before.
+  const auto bytes = static_cast<double>(30 * at.model.params().real_trained_elements());
+  EXPECT_NEAR(static_cast<double>(late.host_update.bytes), bytes, 0.01 * bytes);
+  EXPECT_LE(late.host_update.bytes, at_once.host_update.bytes);
   EXPECT_LT(late.step_seconds, 1.1 * resident.step_seconds);
   EXPECT_GT(at_once.step_seconds, 1.5 * resident.step_seconds);
   for (const std::string& text : {plan_sentence(late), plan_text(late)})
@@ -205,13 +208,14 @@ TEST(SlowPlanHostUpdate, ALateOneIsHidden) {
   EXPECT_EQ(plan_json(late).at("decisions").at("update_delay"), "one step late");
 }
 
-// Permitted is not asked for: where nothing is the host's, or weights rest there, nothing is late.
+// Permitted is not asked for: where the link is slow, or weights rest with the host, nothing is late.
 TEST(PlanHostUpdate, IsLateWhereThatIsPermittedAndCanBe) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
-  const CostModel cost = device_with_host(1e9, 1e10);
+  const CostModel cost = device_with_host(1e8, 1e10);
   PlanRequest r = request_of(model, cost);
   r.stale_update = true;
   EXPECT_FALSE(make_plan(r).decisions.delayed_update);  // all fits the device
+  r.offload_params = "none";
   r.offload_optimizer = r.offload_gradients = r.offload_update = "cpu";
   EXPECT_TRUE(make_plan(r).decisions.delayed_update);
   r.delayed_update = false;

@@ -10,16 +10,18 @@ namespace {
 
 using Keys = std::vector<std::string>;
 
+// Of a rate that is another one in each step, whatever their number.
 const Keys kModel = {
     "model={type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 24, resid_pdrop: 0.1}",
     "max_length=8",
-    "lr_scheduler_type=cosine",
+    "lr_scheduler_type=constant_with_warmup",
+    "warmup_steps=4",
     "global_batch_size=2",
     "per_device_train_batch_size=1",
     "eval_fraction=0.05",
     "max_eval_samples=2",
-    "eval_steps=2",
-    "save_steps=2"};
+    "eval_steps=1",
+    "save_steps=1"};
 const Keys kLate = {"offload_update=cpu", "allow=[stale_update]"};
 
 struct Case {
@@ -71,7 +73,7 @@ TEST_P(LateUpdate, GoesOnToTheBitAndSaysWhatItIs) {
         "that changes numbers (allow: stale_update)", "final/ has that of step 5 too"})
     EXPECT_NE(run.out.find(words), std::string::npos) << words << "\n" << run.out;
 
-  // Stopped behind a step that no checkpoint of the whole run has, and behind one.
+  // Ended, and so with what was pending in final/, and gone on with.
   w.trained("parts", joined(keys, {"max_steps=3"}));
   w.trained("parts", joined(keys, {"max_steps=4", "resume=latest"}));
   w.trained("parts", joined(keys, {"max_steps=5", "resume=latest"}));
@@ -87,11 +89,9 @@ TEST_P(LateUpdate, GoesOnToTheBitAndSaysWhatItIs) {
                slurp(w.path("whole/checkpoint-5/model.safetensors")));
 }
 
-// A schedule of constant rate, so that what was trained does not hang on how long it was to be.
 TEST(SlowLateUpdate, AResumeHoldsToIt) {
   const Workspace w;
-  const Keys plain = with(kModel, {"device=emu", "lr_scheduler_type=constant"}),
-             late = joined(plain, kLate);
+  const Keys plain = joined(kModel, {"device=emu"}), late = joined(plain, kLate);
   w.trained("late", joined(late, {"max_steps=2"}));
   w.trained("at_once", joined(plain, {"max_steps=2"}));
   const auto refused = [&](const char* name, const Keys& keys, const std::string& text) {
