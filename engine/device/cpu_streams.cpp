@@ -26,6 +26,8 @@ const char* stream_name(StreamId stream) {
       return "to_host";
     case kToDevice:
       return "to_device";
+    case kHost:
+      return "host";
   }
   return "?";
 }
@@ -83,12 +85,12 @@ void CpuStreams::run(const Command& c) {
 
 bool CpuStreams::complete(EventId event) const {
   const StreamId s = stream_of(event);
-  return s == kCompute || queues_[static_cast<size_t>(s)].done >= number_of(event);
+  return s == kCompute || s == kHost || queues_[static_cast<size_t>(s)].done >= number_of(event);
 }
 
 void CpuStreams::put(StreamId stream, Command command) {
   require(stream >= 0 && stream < kStreams, "a stream of the device");
-  if (stream == kCompute || mode_ == StreamMode::immediate) return run(command);
+  if (stream == kCompute || stream == kHost || mode_ == StreamMode::immediate) return run(command);
   Queue& q = queues_[static_cast<size_t>(stream)];
   std::unique_lock lock(mutex_);
   if (q.end - q.begin == kCapacity) {
@@ -133,7 +135,7 @@ EventId CpuStreams::record(StreamId stream) {
 
 void CpuStreams::wait(StreamId stream, EventId event) {
   if (mode_ == StreamMode::immediate) return;
-  if (stream != kCompute) {
+  if (stream != kCompute && stream != kHost) {
     // The thread does all commands in the order of issue, an event's before those that wait for it.
     if (mode_ == StreamMode::deferred && stream_of(event) != kCompute)
       put(stream, {.kind = Command::Kind::wait, .event = event});

@@ -64,7 +64,7 @@ class CpuStreams {
   Queue* oldest();
 
   StreamMode mode_ = StreamMode::immediate;
-  std::array<Queue, kStreams> queues_;  // that of compute stays empty
+  std::array<Queue, kStreams> queues_;  // those of compute and the host stay empty
   int64_t issued_ = 0;
   // Worker: all of the above is under the mutex, except the command the thread is running.
   std::thread thread_;

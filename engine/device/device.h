@@ -29,9 +29,11 @@ struct MemoryInfo {
 using StreamId = int32_t;
 using EventId = int64_t;
 
-// Ops run on compute; the copies between the two arenas have a queue for each direction.
-inline constexpr StreamId kCompute = 0, kToHost = 1, kToDevice = 2;
-inline constexpr int kStreams = 3;
+// Ops run on compute; the copies between the two arenas have a queue for each direction. What the host
+// itself does beside a device is in order with them too: it is done when it is issued, and to wait for
+// an event there is to wait for it (Context::Beside).
+inline constexpr StreamId kCompute = 0, kToHost = 1, kToDevice = 2, kHost = 3;
+inline constexpr int kStreams = 4;
 const char* stream_name(StreamId stream);
 
 // Where a tensor lies: with the device that computes, or in the host's memory beside it. On the

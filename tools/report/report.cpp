@@ -126,6 +126,7 @@ const char* program_text(std::string_view name) {
       {"micro_first", "forward and backward of a step's first micro-batch; writes the gradients"},
       {"micro_next", "the same for the others; adds to the gradients"},
       {"update", "gradient norm, clipping, optimizer"},
+      {"late", "an update by the host that was still to come, at the end"},
       {"to_kept", "the weights become those to evaluate and to save"},
       {"to_trained", "and again those that are trained"},
       {"eval", "loss of a batch that is held out"},
