@@ -18,12 +18,18 @@
 // step's last micro-step counts, whose sums are those of the window. What is of no part goes to the
 // host in the update, window by window.
 //
+// Of ranks that each keep all of them (ZeRO stage 0) a block's are summed over ranks in a window's last
+// micro-step, before they leave, and each rank sums up the squares of its own pieces.
+//
 // Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training" (2021).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "engine/kernels/gradient_norm.h"
+#include "engine/seams/comm.h"
 #include "engine/seams/grad_sink.h"
 #include "engine/seams/update.h"
 #include "engine/stores/part_runs.h"
@@ -32,19 +38,28 @@ namespace snug {
 
 class OffloadedGradSink final : public GradSink, public GradientWindows {
  public:
+  // What outlives the sink: whom they are summed with, and by run the spans whose squares are this rank's.
+  struct Ranks {
+    Comm& comm;
+    const std::vector<std::vector<StateSpan>>& own;
+  };
   // Call inside the root program. The store's windows keep to the parts, and it outlives the sink.
   // dtype: f32 or bf16.
   OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store, DType dtype,
-                    bool on_host = false);
-  // Before a micro-step: the first of a window assigns, later ones add.
-  void begin(bool first_of_window);
+                    bool on_host = false, std::optional<Ranks> ranks = {});
+  // Before a micro-step: the first of a window assigns, later ones add; ranks sum in the last.
+  void begin(bool first_of_window, bool last_of_window);
   bool wants(int param) const override { return table_[param].trainable; }
   GradView open(Context& ctx, int param) override;
   void close(Context&, int) override {}
   void fetch_part(Context& ctx, int part) override;
   void part_done(Context& ctx, int part) override;
-  // At the end of a micro-step's program: compute waits for what is still on its way out.
-  void settle(Context& ctx);
+  // At the end of a micro-step's program: what is of no part is summed, and compute waits for what is still
+  // on its way out.
+  void end(Context& ctx) {
+    sum_rest(ctx);
+    settle(ctx);
+  }
 
   // In the program of the update: sums of squares, run by run in the order of the table.
   void norm(Context& ctx, const View& state);
@@ -62,15 +77,17 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
   };
   struct Run : Piece {
     int part = -1;
-    std::span<const StateSpan> spans;
-    bool sent = false;  // of this window: the host has its sums so far
-    Tensor slots;       // with on_host: of its sums of squares
+    std::span<const StateSpan> spans;  // whose squares are summed up here
+    bool sent = false;                 // of this window: the host has its sums so far
+    Tensor slots;                      // with on_host: of its sums of squares
   };
   struct StoreWindow : Piece {
     int run = 0;  // of no part: the whole run, which is on the device
     // Then, with on_host: its piece there, and with the host while the window is open.
     Tensor source, staged;
   };
+  void sum_rest(Context& ctx);
+  void settle(Context& ctx);
   void stage(Context& ctx, StoreWindow& window);
   void make_windows(Context& ctx, const StateStore& store);
   void cut_device(Context& ctx);
@@ -80,6 +97,9 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
   const ParamTable& table_;
   DType dtype_;
   bool on_host_;
+  std::optional<Ranks> ranks_;
+  NormOps ops_;
+  bool sums_ = false;  // this micro-step
   std::vector<Run> runs_;
   std::vector<int> run_of_;  // by parameter
   std::vector<StoreWindow> windows_;

@@ -147,9 +147,9 @@ bool can_update_on_host(const OptimizerConfig& optimizer) {
 }
 
 bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost) {
-  if (r.global_batch <= 0 || r.settings.target == Place::cpu || r.ranks > 1) return false;
+  if (r.global_batch <= 0 || r.settings.target == Place::cpu) return false;
   if (r.offload_update == "cpu") return true;
-  return r.offload_update == "auto" && r.use_host && cost.host() != nullptr &&
+  return r.offload_update == "auto" && r.ranks == 1 && r.use_host && cost.host() != nullptr &&
          can_update_on_host(r.optimizer);
 }
 

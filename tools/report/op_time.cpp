@@ -27,6 +27,8 @@ const char* lane_name(int stream) {
       return "to host";
     case 2:
       return "to device";
+    case 3:
+      return "ranks";
     case kDiskLane:
       return "disk";
     default:
