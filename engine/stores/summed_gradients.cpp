@@ -1,10 +1,12 @@
 #include "engine/stores/summed_gradients.h"
 
+#include <algorithm>
+
 namespace snug {
 
 void SummedGradSink::begin(bool last_of_window) {
   last_ = last_of_window && !comm_.in_turn();
-  begun_.assign(shards_.runs().size(), 0);
+  std::fill(begun_.begin(), begun_.end(), char{0});
 }
 
 // One after the other, so that what others send has one room.

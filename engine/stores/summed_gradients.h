@@ -20,7 +20,11 @@ class SummedGradSink final : public GradSink {
  public:
   // The sink, whose runs are those of the shards, and the communicator outlive it.
   SummedGradSink(PlainGradSink& plain, const Shards& shards, Comm& comm, bool in_pieces)
-      : plain_(plain), shards_(shards), comm_(comm), in_pieces_(in_pieces) {}
+      : plain_(plain),
+        shards_(shards),
+        comm_(comm),
+        in_pieces_(in_pieces),
+        begun_(shards.runs().size(), 0) {}
   // Before a micro-step; behind the sink's own.
   void begin(bool last_of_window);
   bool wants(int param) const override { return plain_.wants(param); }

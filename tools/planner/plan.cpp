@@ -12,6 +12,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/device/device.h"
+#include "engine/memory/simulate.h"
 #include "engine/seams/weight_codes.h"
 #include "engine/simt/emu.h"
 #include "optim/kahan.h"
@@ -201,12 +202,22 @@ namespace {
 void note_collectives(const PlanRequest& r, Plan& plan) {
   if (r.cost == nullptr) return;
   const int ranks = plan.decisions.ranks;
-  for (const auto& [program, runs] : step_parts(plan.schedule, plan.accumulation))
-    for (const OpRecord& op : plan.schedule.at(program).ops)
-      if (const int64_t bytes = received_bytes(op, ranks); bytes >= 0) {
-        plan.collective_bytes += runs * bytes;
-        plan.collective_seconds += static_cast<double>(runs) * r.cost->seconds(op, 0);
-      }
+  const int64_t rows = plan.decisions.micro_batch * plan.decisions.T;
+  for (const auto& [program, runs] : step_parts(plan.schedule, plan.accumulation)) {
+    const Program& p = plan.schedule.at(program);
+    std::vector<double> with, without;
+    for (const OpRecord& op : p.ops) {
+      with.push_back(r.cost->seconds(op, rows));
+      without.push_back(with.back());
+      const int64_t bytes = received_bytes(op, ranks);
+      if (bytes < 0) continue;
+      without.back() = 0;
+      plan.collective_bytes += runs * bytes;
+      plan.collective_seconds += static_cast<double>(runs) * with.back();
+    }
+    plan.collective_exposed +=
+        static_cast<double>(runs) * (last_end(op_spans(p, with)) - last_end(op_spans(p, without)));
+  }
 }
 
 }  // namespace

@@ -176,6 +176,7 @@ struct Plan {
   // Of several ranks, a step's collectives: bytes that each reads from others, and predicted seconds.
   int64_t collective_bytes = 0;
   double collective_seconds = 0;
+  double collective_exposed = 0;  // of them, by which the step is longer
   HostUpdate host_update;
   DiskTraffic disk;
   std::string cost;          // what the prediction rests on

@@ -394,7 +394,8 @@ nlohmann::json plan_json(const Plan& plan) {
       {"hash", plan_hash(plan)}};
   if (plan.decisions.ranks > 1)
     j["collectives"] = {{"bytes_a_step_and_rank", plan.collective_bytes},
-                        {"predicted_seconds", plan.collective_seconds}};
+                        {"predicted_seconds", plan.collective_seconds},
+                        {"predicted_seconds_exposed", plan.collective_exposed}};
   j["seal"] = plan_seal(j);
   return j;
 }

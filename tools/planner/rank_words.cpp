@@ -34,11 +34,14 @@ const char* zero_words(const Decisions& d) {
 std::string rank_text(const Plan& plan) {
   if (plan.decisions.ranks <= 1 || plan.step_seconds <= 0) return "";
   return fmt::format(
-             "\n  of a step each rank reads {} from others, predicted {:.1f} ms, {:.1f} % of it; "
+             "\n  of a step each rank reads {} from others, predicted {:.1f} ms{}, {:.1f} % of it; "
              "zero {}: "
              "{}",
              human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
-             100 * plan.collective_seconds / plan.step_seconds, plan.decisions.zero,
+             plan.decisions.in_turn ? std::string()
+                                    : fmt::format(", {:.1f} ms of them not beside compute",
+                                                  1e3 * plan.collective_exposed),
+             100 * plan.collective_exposed / plan.step_seconds, plan.decisions.zero,
              zero_cost(plan.decisions.zero)) +
          (plan.decisions.staged
               ? fmt::format("\n  ranks exchange {}: sums wait in buffers of {} at most, which are "
