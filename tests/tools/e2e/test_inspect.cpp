@@ -185,6 +185,8 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   const Json g = facts(w.path("m.gguf"), {"--stats"});
   EXPECT_EQ(g["kind"], "gguf");
   EXPECT_EQ(g["version"], 3);
+  EXPECT_EQ(g["alignment"], 32);
+  EXPECT_EQ(g["version"], 3);
   EXPECT_EQ(g["keys"]["general.architecture"], "\"gpt2\"");
   EXPECT_EQ(g["tensors"].size(), 29u);
   EXPECT_EQ(g["dtypes"]["Q8_0"], 10);
