@@ -392,10 +392,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"programs", programs},
       {"planning_seconds", plan.seconds},
       {"hash", plan_hash(plan)}};
-  if (plan.decisions.ranks > 1)
-    j["collectives"] = {{"bytes_a_step_and_rank", plan.collective_bytes},
-                        {"predicted_seconds", plan.collective_seconds},
-                        {"predicted_seconds_exposed", plan.collective_exposed}};
+  if (plan.decisions.ranks > 1) j["collectives"] = collectives_json(plan);
   j["seal"] = plan_seal(j);
   return j;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/core/units.h"
 #include "parallel/nccl_transport.h"
 #include "parallel/rank_comm.h"
@@ -29,6 +31,12 @@ const char* zero_words(const Decisions& d) {
   if (d.zero == 1) return ", each with its piece of the optimizer's states";
   if (d.zero == 2) return ", each with its piece of the optimizer's states and gradients";
   return ", each with its piece of the optimizer's states, gradients and weights";
+}
+
+nlohmann::json collectives_json(const Plan& plan) {
+  return {{"bytes_a_step_and_rank", plan.collective_bytes},
+          {"predicted_seconds", plan.collective_seconds},
+          {"predicted_seconds_exposed", plan.collective_exposed}};
 }
 
 std::string rank_text(const Plan& plan) {

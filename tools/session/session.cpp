@@ -33,11 +33,6 @@ bool graphs_for(const Decisions& d) {
          !d.offload_params && !d.offload_gradients && !d.update_in_backward;
 }
 
-bool sums_in_backward(const Decisions& d) {
-  return d.ranks > 1 && d.zero <= 1 && !d.update_in_backward &&
-         (!d.in_turn || d.offload_gradients);
-}
-
 void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
   const PairDecision& d = session.decisions().pairs;
   const int64_t P = batch * d.per_window;
@@ -469,14 +464,6 @@ void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
   Runtime rt = runtime(nullptr, batch_document_start(used));
   model_.reference(ctx_, rt, pass, batch(used), head_rows(B, used));
   stores_->done_reading(ctx_);
-}
-
-void Session::record_micro_steps() {
-  micro(true, false);
-  micro(false, false);
-  if (micro_last_ < 0) return;
-  micro(true, true);
-  micro(false, true);
 }
 
 void Session::micro(bool first_of_window, bool last_of_window) {

@@ -1,6 +1,12 @@
 #include "tools/session/step_parts.h"
 
+#include "tools/session/session.h"
+
 namespace snug {
+
+bool sums_in_backward(const Decisions& d) {
+  return d.ranks > 1 && d.zero <= 1 && !d.update_in_backward && (!d.in_turn || d.offload_gradients);
+}
 
 std::vector<StepPart> step_parts(const Schedule& s, int64_t accumulation) {
   std::vector<StepPart> parts;
@@ -19,6 +25,14 @@ std::vector<StepPart> step_parts(const Schedule& s, int64_t accumulation) {
   }
   add("update", 1);
   return parts;
+}
+
+void Session::record_micro_steps() {
+  micro(true, false);
+  micro(false, false);
+  if (micro_last_ < 0) return;
+  micro(true, true);
+  micro(false, true);
 }
 
 }  // namespace snug
