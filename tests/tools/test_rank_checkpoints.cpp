@@ -339,7 +339,7 @@ TEST(RankCheckpoints, ADiskThatIsSlowIsWaitedFor) {
     Group& own = *signs[static_cast<size_t>(group.rank())];
     const auto meet = [&] {
       group.barrier("folder");
-      slow_disk = 1800;
+      slow_disk = 1200;
     };
     CheckpointWriter writer(s, run.path(), 0, true,
                             WriterRank{group.rank(), 2, meet, [&] { own.go_on(); },
