@@ -47,7 +47,7 @@ std::string rank_text(const Plan& plan) {
              "{}",
              human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
              plan.decisions.in_turn ? std::string()
-                                    : fmt::format(", {:.1f} ms of them not beside compute",
+                                    : fmt::format("; what compute does not hide is {:.1f} ms",
                                                   1e3 * plan.collective_exposed),
              100 * plan.collective_exposed / plan.step_seconds, plan.decisions.zero,
              zero_cost(plan.decisions.zero)) +
