@@ -219,7 +219,10 @@ TEST(CheckpointState, EveryFieldComesBackAsItself) {
                "precision": "fp16", "optimizer": "of optim", "instruction_set": "of isa",
                "recompute": "of recompute", "attention": "of attention",
                "matmul_autotune": true, "model": "of model", "frozen": "of frozen",
-               "adapters": "of adapters", "base": "of base"}})");
+               "adapters": "of adapters", "base": "of base", "update_delay": "one step late"},
+    "late_update": {"pending": true, "seed": 111, "step": 800, "updates": 799,
+                    "bias_correction1": 0.5, "bias_correction2": 0.625, "loss_scale": 256.0,
+                    "clip_factor": 0.375}})");
   const Json empty = Json::parse(read_file(folder + "/snug_state.json"));
   j["snug_version"] = empty["snug_version"];
   for (const char* key : {"kernels", "computes_on"}) j["pinned"][key] = empty["pinned"][key];
@@ -229,6 +232,7 @@ TEST(CheckpointState, EveryFieldComesBackAsItself) {
   for (const char* key : {"losses", "norms"})
     for (size_t i = 0; i < empty["loss_watch"][key].size(); ++i)
       j["loss_watch"][key].push_back(number++);
+  for (size_t g = 0; g < kMaxGroups; ++g) j["late_update"]["learning_rates"].push_back(number++);
   for (const char* part : {"pinned", "loss_watch"})
     for (const auto& item : empty[part].items())
       EXPECT_TRUE(j[part].contains(item.key()))

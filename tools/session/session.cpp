@@ -519,13 +519,7 @@ void Session::update() {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      const View state = update_state();
-      if (decisions_.delayed_update)
-        send_late();
-      else
-        stores_->update_and_share(ctx_, [&](WindowRange windows) {
-          optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
-        });
+      apply_gradients();
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);

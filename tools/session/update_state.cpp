@@ -32,6 +32,14 @@ void Session::update_late() {
   ctx_.join_host();
 }
 
+void Session::apply_gradients() {
+  if (decisions_.delayed_update) return send_late();
+  const View state = update_state();
+  stores_->update_and_share(ctx_, [&](WindowRange windows) {
+    optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
+  });
+}
+
 void Session::send_late() {
   ctx_.wait_event(kToHost, ctx_.record_event(kCompute));
   ctx_.copy_to_host(host_.late, state_);

@@ -10,6 +10,7 @@
 #include <map>
 #include <ostream>
 #include <regex>
+#include <span>
 #include <sstream>
 
 #include "tests/support/folders.h"
@@ -73,20 +74,30 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-// Six digits: more are those of a compiler.
-Json rounded(const Json& value) {
-  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
-  if (!value.is_structured()) return value;
-  Json all = value;
-  for (Json& one : all) one = rounded(one);
-  return all;
-}
-
 // Of the machine, or of all the rest.
 constexpr const char* kOfTheMachine[] = {"planning_seconds", "hash",    "seal",
                                          "instruction_set",  "threads", "free_bytes"};
 // Long, and told as a sum.
 constexpr const char* kLong[] = {"programs", "kernels", "timeline", "tensors", "blocks"};
+
+bool among(std::span<const char* const> list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+// Without what is the machine's, and six digits of a number: more are those of a compiler.
+Json rounded(const Json& value) {
+  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
+  if (value.is_array()) {
+    Json all = Json::array();
+    for (const Json& one : value) all.push_back(rounded(one));
+    return all;
+  }
+  if (!value.is_object()) return value;
+  Json all = Json::object();
+  for (const auto& [key, one] : value.items())
+    if (!among(kOfTheMachine, key)) all[key] = rounded(one);
+  return all;
+}
 
 uint32_t sum_of(const std::string& text) {  // FNV-1a
   uint32_t h = 2166136261u;
@@ -97,10 +108,10 @@ uint32_t sum_of(const std::string& text) {  // FNV-1a
 // A line for each value, objects within objects by their paths.
 void tell(const Json& value, const std::string& path, std::vector<std::string>& lines) {
   const std::string key = path.substr(path.rfind('.') + 1);
-  if (std::find(std::begin(kOfTheMachine), std::end(kOfTheMachine), key) != std::end(kOfTheMachine))
-    return;
-  if (std::find(std::begin(kLong), std::end(kLong), key) != std::end(kLong) && !value.is_null()) {
+  if (among(kLong, key) && !value.is_null()) {
     lines.push_back(fmt::format("{}: {} of sum {:08x}", path, value.size(), sum_of(value.dump())));
+  } else if (value.is_array() && path.empty()) {
+    for (size_t i = 0; i < value.size(); ++i) tell(value[i], fmt::format("{}", i), lines);
   } else if (value.is_object() && path.find('.') == std::string::npos) {
     for (const auto& [name, one] : value.items())
       tell(one, path.empty() ? name : path + "." + name, lines);
@@ -138,7 +149,7 @@ std::vector<std::string> said_by(const Workspace& w, const std::string& command,
   const Outcome outcome = run(words_of(w, command));
   const bool ran = !command.starts_with("plan ") && !command.starts_with("explain ");
   std::vector<std::string> lines;
-  if (outcome.out.starts_with("{")) {
+  if (outcome.out.starts_with("{") || outcome.out.starts_with("[")) {
     std::vector<std::string> all;
     tell(rounded(Json::parse(replaced(outcome.out, w.path(""), "@"))), "", all);
     const auto has = [](const std::vector<std::string>& list, const std::string& line) {
