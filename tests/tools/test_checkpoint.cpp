@@ -13,7 +13,6 @@
 #include "tests/engine/io/temp_folder.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/checkpoint/checkpoint_seal.h"
-#include "tools/checkpoint/output_lock.h"
 #include "tools/checkpoint/pinning.h"
 #include "tools/planner/decision_table.h"
 #include "tools/session/computes_on.h"
@@ -479,31 +478,6 @@ TEST(CheckpointState, WhatIsPinnedIsSaidUnlessItIsAllowed) {
   }
   EXPECT_GE(rows, 2);
   EXPECT_NE(pinned_text(c, {}).find(c.folder + " pins"), std::string::npos);
-}
-
-// A folder that is named with a slash at its end is known by what stands in its place: a file too.
-TEST(OutputLock, IsLostToWhateverTakesThePlaceOfTheFolder) {
-  for (const char* end : {"", "/", "//", "/."})
-    for (const char* taken : {"a folder", "a file", "another run"}) {
-      SCOPED_TRACE(std::string("run") + end + " to " + taken);
-      const TempFolder tmp;
-      fs::create_directory(tmp / "run");
-      OutputLock lock;
-      lock.take((tmp / "run") + end);
-      ASSERT_TRUE(lock.held());
-      EXPECT_FALSE(lock.lost());
-      fs::rename(tmp / "run", tmp / "moved");
-      EXPECT_FALSE(lock.lost()) << "nothing is there";
-      if (taken == std::string("a file"))
-        spill(tmp / "run", "");
-      else
-        fs::create_directory(tmp / "run");
-      OutputLock other;
-      if (taken == std::string("another run")) other.take(tmp / "run");
-      EXPECT_TRUE(lock.lost());
-      lock.release();
-      EXPECT_EQ(fs::exists(tmp / "run/.lock"), other.held()) << "another's is not removed";
-    }
 }
 
 // What changed of the optimizer and its schedule, in words.

@@ -173,6 +173,26 @@ TEST(CliArguments, HelpIsComplete) {
     EXPECT_NE(help.find(text), std::string::npos) << text;
 }
 
+// A line of just the columns stays, one more is broken at the last space within them; words are never.
+TEST(CliTerminal, LinesAreBrokenWhereTheyDoNotFit) {
+  for (int columns = 22; columns <= 40; ++columns) {
+    const auto n = static_cast<size_t>(columns);
+    const std::string just = std::string(n - 5, 'a') + " bbbb";
+    EXPECT_EQ(fit_columns(just + "\n", columns), just + "\n") << columns;
+    EXPECT_EQ(fit_columns(just + "b\n", columns), std::string(n - 5, 'a') + "\n  bbbbb\n")
+        << columns;
+    EXPECT_EQ(fit_columns(just, 0), just);
+    const std::string word(n + 7, 'w');
+    EXPECT_EQ(fit_columns(word + "\n", columns), word + "\n") << "a word stays whole";
+    EXPECT_EQ(fit_columns(std::string(n + 3, '-') + "\n", columns), std::string(n, '-') + "\n");
+    // Characters count, not bytes.
+    std::string wide;
+    for (size_t i = 0; i < n - 5; ++i) wide += "\u00e9";
+    EXPECT_EQ(fit_columns(wide + " bbbb\n", columns), wide + " bbbb\n");
+    EXPECT_EQ(fit_columns(wide + " bbbbb\n", columns), wide + "\n  bbbbb\n");
+  }
+}
+
 // COLUMNS counts from 20 on and as a whole number; else it is as if it were not there.
 TEST(CliTerminal, ColumnsHaveALeast) {
   const char* const before = std::getenv("COLUMNS");

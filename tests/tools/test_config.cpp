@@ -12,6 +12,7 @@
 #include "layers/adapters/kinds.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
+#include "tools/config/param_groups.h"
 
 namespace snug {
 namespace {
@@ -484,6 +485,27 @@ TEST(ConfigLength, OneEpochUnlessALimitIsSet) {
   EXPECT_EQ(load("max_steps: 5").num_train_epochs, 0);
   EXPECT_EQ(load("max_time: 5").num_train_epochs, 0);
   EXPECT_EQ(load("max_time: 5\nepochs: 2.5").num_train_epochs, 2.5);
+}
+
+// The resolved file holds groups as they are read back, whatever their patterns are to YAML.
+TEST(ParamGroups, ComeBackFromTheirText) {
+  int n = 0;
+  for (const char* pattern :
+       {"wte|wpe", "\\.bias$", "h.[01].",    "a: b", "#",   "x # y", "{2}", "null", "1.0", "*.",
+        "&a",      "it's",     "say \"so\"", "a, b", "[a]", "true",  "-",   "!x",   "%",   "@"}) {
+    ++n;
+    const std::vector<ParamGroup> groups = {
+        {pattern, 1e-4 * n, n % 2 == 0 ? -1 : 0.01 * n}, {"wte", -1, 0.25}, {pattern, 0, -1}};
+    const std::vector<ParamGroup> back = groups_of(groups_text(groups));
+    ASSERT_EQ(back.size(), groups.size());
+    for (size_t i = 0; i < groups.size(); ++i) {
+      EXPECT_EQ(back[i].params, groups[i].params);
+      EXPECT_EQ(back[i].learning_rate, groups[i].learning_rate) << pattern;
+      EXPECT_EQ(back[i].weight_decay, groups[i].weight_decay) << pattern;
+    }
+  }
+  EXPECT_EQ(groups_text({}), "");
+  EXPECT_TRUE(groups_of("").empty());
 }
 
 }  // namespace

@@ -276,6 +276,13 @@ TEST(ConfigErrors, Contradictions) {
                "gradient_accumulation_steps: 5 (command line)",
                "gradient_accumulation_steps=8", ErrorCode::usage,
                {"gradient_accumulation_steps=5"});
+  for (const auto& [ranks, batch] : {std::pair(2, 12), {2, 36}, {3, 24}, {4, 24}}) {
+    const std::string keys = fmt::format(
+        "global_batch_size: {}\nbatch_size: 4\ngradient_accumulation_steps: 3\nranks: {}", batch,
+        ranks);
+    EXPECT_NE(caught(keys).expected.find("gradient_accumulation_steps x ranks"), std::string::npos)
+        << keys;
+  }
   expect_error("micro_batch_size: 5",
                "global_batch_size as a multiple of "
                "per_device_train_batch_size",

@@ -114,6 +114,10 @@ TEST(Evaluate, SlidingWindowsInBatchesThatAreNotFull) {
     EXPECT_EQ(got.tokens, 48) << batch;
     if (batch == 1) alone = got.loss;
     EXPECT_NEAR(got.loss, alone, 1e-6 * alone) << batch;
+    // Of so many windows the first scores all of its tokens but one, each after it the stride's.
+    for (const int64_t most : {1, 2, 4, 5, 6})
+      EXPECT_EQ(evaluate_strided(run.session(), data, 3, most).tokens, 7 + 3 * (most - 1))
+          << batch << " " << most;
   }
 }
 

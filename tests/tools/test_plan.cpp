@@ -1,10 +1,12 @@
 // The plan: what is chosen under a budget, that the budget holds to the byte, and what is said when
 // nothing fits.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "engine/blas/matmul_cpu.h"
 #include "tests/support/errors.h"
@@ -201,6 +203,45 @@ TEST(Plan, HashNamesTheDecisionsAndNothingElse) {
     q.kv_length = 9;
     q.kv_rows = 2;
   });
+}
+
+// What a plan's file is sealed by: all that it says but how long planning took, and the seal.
+TEST(Plan, TheSealIsOfAllButTheSecondsOfPlanning) {
+  const nlohmann::json plan = plan_json(make_plan(request_of(small_model())));
+  const std::string seal = plan_seal(plan);
+  for (const char* free : {"planning_seconds", "seal"}) {
+    nlohmann::json other = plan;
+    other[free] = 77.25;
+    EXPECT_EQ(plan_seal(other), seal) << free;
+    other.erase(free);
+    EXPECT_EQ(plan_seal(other), seal) << free;
+  }
+  int sealed = 0;
+  for (const auto& [key, value] : plan.items()) {
+    if (key == "planning_seconds" || key == "seal") continue;
+    nlohmann::json other = plan;
+    other[key] = "another";
+    EXPECT_NE(plan_seal(other), seal) << key;
+    ++sealed;
+  }
+  EXPECT_GT(sealed, 20);
+}
+
+// That some of a model is frozen is said of one that has frozen some.
+TEST(Plan, SaysHowMuchIsTrainedWhereNotAllIs) {
+  const ModelSpec spec = small_model().spec();
+  PlanRequest r = request_of(small_model());
+  EXPECT_EQ(make_plan(r).model_text.find("trained"), std::string::npos);
+  const Model frozen(spec, parse_precision("fp32"),
+                     [](std::string_view name) { return name.starts_with("h.1."); });
+  r.model = &frozen;
+  const std::string text = make_plan(r).model_text;
+  const auto whole = static_cast<double>(frozen.params().real_elements()),
+             part = static_cast<double>(frozen.params().real_trained_elements());
+  ASSERT_LT(part, whole);
+  EXPECT_NE(text.find(fmt::format("({:.2f} %) of them trained", 100 * part / whole)),
+            std::string::npos)
+      << text;
 }
 
 TEST(Plan, JsonHasTheKeysOfTheContract) {

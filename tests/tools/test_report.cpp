@@ -173,6 +173,11 @@ TEST(Report, LegsHaveTheirOwnPlans) {
                   "Best: validation loss 4.2500 at step 400. <code>final/</code> holds the "
                   "weights of step 490, not the best ones."));
   EXPECT_EQ(count(html, "class=\"ring\""), 1u);
+  // The start is no step: as the best it has no ring.
+  ReportRun start = run;
+  start.best_step = 0;
+  start.evals.insert(start.evals.begin(), ReportEval{0, 4.0});
+  EXPECT_EQ(count(report_html(plan, start), "class=\"ring\""), 0u);
   run.memory_samples[3].second += 4096;
   EXPECT_TRUE(has(report_html(plan, run), "4096 bytes (4.00 KiB) more than planned, after"));
   run.memory_samples[3].second -= 4096;  // of a long run some lines are left out, but counted
