@@ -25,6 +25,8 @@ const char* stream_name(StreamId stream) {
       return "to_host";
     case kToDevice:
       return "to_device";
+    case kHost:
+      return "host";
     case kRanks:
       return "ranks";
   }

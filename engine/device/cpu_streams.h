@@ -61,7 +61,7 @@ class CpuStreams {
   static void run(const Command& command);
   // Whether what is put there is done before put() returns.
   bool at_once(StreamId stream) const {
-    return stream == kCompute || mode_ == StreamMode::immediate ||
+    return stream == kCompute || stream == kHost || mode_ == StreamMode::immediate ||
            (stream == kRanks && mode_ == StreamMode::worker);
   }
   void put(StreamId stream, Command command);
@@ -71,7 +71,7 @@ class CpuStreams {
   Queue* oldest();
 
   StreamMode mode_ = StreamMode::immediate;
-  std::array<Queue, kStreams> queues_;  // that of compute stays empty
+  std::array<Queue, kStreams> queues_;  // those of compute and the host stay empty
   int64_t issued_ = 0;
   // Worker: all of the above is under the mutex, except the command the thread is running.
   std::thread thread_;

@@ -30,9 +30,10 @@ using StreamId = int32_t;
 using EventId = int64_t;
 
 // Ops run on compute; the copies between the two arenas have a queue for each direction, and what ranks
-// exchange has one.
-inline constexpr StreamId kCompute = 0, kToHost = 1, kToDevice = 2, kRanks = 3;
-inline constexpr int kStreams = 4;
+// exchange has one. What the host itself does beside a device is in order with them too: it is done when it is
+// issued, and to wait for an event there is to wait for it (Context::Beside).
+inline constexpr StreamId kCompute = 0, kToHost = 1, kToDevice = 2, kHost = 3, kRanks = 4;
+inline constexpr int kStreams = 5;
 const char* stream_name(StreamId stream);
 
 // Where a tensor lies: with the device that computes, or in the host's memory beside it. On the

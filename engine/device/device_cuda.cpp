@@ -176,6 +176,7 @@ class CudaDevice final : public Device {
                "wait for an event on the host");
   }
   void wait_event(StreamId s, EventId e) override {
+    if (s == kHost) return wait_on_host(e);
     check_call(
         cudaStreamWaitEvent(stream(s), event(static_cast<StreamId>(e % kStreams), e / kStreams)),
         "wait for an event");

@@ -13,6 +13,8 @@
 //   - compute has waited for the last copy of a tensor, from or to it, when the tensor ends: its
 //     bytes are then free for whatever is born next;
 //   - compute has waited for all copies when the program ends.
+//
+// The host may be at work beside all of these (Beside), on what was there when its stretch began.
 #pragma once
 
 #include <array>
@@ -158,6 +160,27 @@ class Context {
    private:
     Context& ctx_;
   };
+  // While one lives, such a stretch is beside the device's work: it does not wait for what compute was
+  // given since host_from_here(), and its tensors take no bytes that were another's since then. Of what
+  // the device or a copy writes meanwhile it reads nothing. Compute has to wait for it: join_host().
+  // On the place cpu, whose cores have one thing to do at a time, a stretch like others.
+  //
+  //   compute    | a | b |h|  c  |  d  |j|      h: host_from_here(), j: join_host()
+  //   host               | stretch |
+  class Beside {
+   public:
+    explicit Beside(Context& ctx);
+    ~Beside() { ctx_.beside_ = false; }
+    Beside(const Beside&) = delete;
+    Beside& operator=(const Beside&) = delete;
+
+   private:
+    Context& ctx_;
+  };
+  // In a program, each once, around the stretches that are beside others: when what was put on the
+  // streams so far is done these may begin; and compute goes on when they are done.
+  void host_from_here();
+  void join_host();
   // While one lives the device is at work: its private arena can be reached.
   class AtWork {
    public:
@@ -319,6 +342,9 @@ class Context {
   void sync(const SyncRecord& now);
   int64_t resident(Residence residence) const;
   const Arena& arena(Residence r) const { return arenas_[static_cast<size_t>(r)]; }
+  // Whether ops and tensors are of a stretch beside the device's work.
+  bool host_beside() const { return on_host_ && beside_; }
+  int64_t birth() const { return host_beside() ? host_since_ : clock_; }
   int64_t& position(StreamId s) { return reached_[static_cast<size_t>(s)][static_cast<size_t>(s)]; }
   int64_t reached(StreamId by, StreamId of) const {
     return reached_[static_cast<size_t>(by)][static_cast<size_t>(of)];
@@ -346,8 +372,9 @@ class Context {
   std::array<Arena, kResidences> arenas_;
   std::vector<int> graphs_;  // by program: a graph's number, or one of those in context.cpp
   OpListener* listener_ = nullptr;
-  bool on_host_ = false;
-  bool marking_ = false;  // the program that runs is heard by marks
+  bool on_host_ = false, beside_ = false;
+  int64_t host_since_ = -1;  // the tick of host_from_here() in this program
+  bool marking_ = false;     // the program that runs is heard by marks
   double marked_from_ = 0;
 };
 

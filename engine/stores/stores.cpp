@@ -15,6 +15,8 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "gradients with the host where some are kept");
   require(!policy.update_on_host || (policy.offload_optimizer && policy.offload_gradients),
           "states and gradients with the host that updates");
+  require(!policy.delayed_update || (policy.update_on_host && !policy.offload_params),
+          "a host that updates weights of the device, one step late");
   require(!policy.states_on_disk || (policy.trains && !policy.update_in_backward &&
                                      !policy.offload_optimizer && policy.comm == nullptr),
           "states on disk that this process updates behind backward");
@@ -66,7 +68,8 @@ void Stores::make_training(Context& ctx) {
             .by_part = by_part,
             .weights = p.offload_params ? std::optional(p.compute) : std::nullopt,
             .on_host = p.update_on_host,
-            .compute = p.compute});
+            .compute = p.compute,
+            .delayed = p.delayed_update});
     offloaded_ = store.get();
     if (p.update_on_host && params_) offloaded_->set_device_weights(ctx, params_->whole(), 0);
     states_ = std::move(store);
@@ -92,8 +95,10 @@ void Stores::make_training(Context& ctx) {
     squared_.push_back(spans_of(states_->spans(), run));
   if (p.offload_gradients)
     away_ = std::make_unique<OffloadedGradSink>(
-        ctx, table_, *states_, p.gradients, p.update_on_host,
+        ctx, table_, *states_, p.gradients, p.update_on_host, p.delayed_update,
         p.comm ? std::optional(OffloadedGradSink::Ranks{*p.comm, cut_}) : std::nullopt);
+  if (p.delayed_update)
+    offloaded_->set_late(p.gradients, [this](int64_t first) { return away_->late(first); });
   if (p.update_in_backward)
     updating_ = std::make_unique<UpdatingGradSink>(
         ctx, table_, *states_, p.gradients,
@@ -316,6 +321,12 @@ UpdateTargets Stores::targets() const {
 void Stores::finish(Context& ctx, const View& state) {
   updating_->finish(ctx);
   if (policy_.comm) policy_.comm->sum_step(ctx, state);
+}
+
+void Stores::send_late(Context& ctx) {
+  away_->leave(ctx);
+  offloaded_->send_weights(ctx);
+  away_->left(ctx);
 }
 
 View Stores::gradient(int param) const {

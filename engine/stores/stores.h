@@ -8,6 +8,8 @@
 //   program   of the update: where blocks are updated in backward, finish(ctx, state); else
 //             sum_ranks(ctx), sum_squares(ctx, state), and update_and_share(), whose update is that of
 //             targets() with states()
+// With delayed_update that update is behind the first end(ctx) of the next step instead, and the program of
+// the update has send_late(ctx) in its place; behind it turn().
 #pragma once
 
 #include <functional>
@@ -89,6 +91,11 @@ class Stores {
   void sum_squares(Context& ctx, const View& state);
   UpdateTargets targets() const;
   void finish(Context& ctx, const View& state);
+  // With delayed_update: weights that were updated go to the device, gradients that are there to the
+  // host; then those of this step are the targets'. Or weights alone.
+  void send_late(Context& ctx);
+  void send_weights(Context& ctx) { offloaded_->send_weights(ctx); }
+  void turn() { away_->turn(); }
   // What an update passes before it changes a parameter; null: nothing.
   void set_gate(UpdateGate* gate) { gate_ = gate; }
   UpdateGate* gate() const { return gate_; }

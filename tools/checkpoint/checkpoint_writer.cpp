@@ -41,6 +41,10 @@ SafetensorsLayout optimizer_layout(Session& session) {
       specs.push_back(saved_state(name, p, form, n, false).spec);
       if (form.coded()) specs.push_back(saved_state(name, p, form, n, true).spec);
     }
+    const StateStore& store = session.optimizer_state();
+    for (int k = store.states(); k < store.saved(); ++k)
+      specs.push_back(
+          saved_state(Name(kLateGradient), p, store.form(k, span), p.real_elements(), false).spec);
   }
   SafeMetadata metadata = {{"format", "pt"}};
   if (session.optimizer().config().state != StateForm::f32)
@@ -105,7 +109,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     int state = 0;  // which of them state_ is of, and how it rests
     bool scales = false;
     RestForm form;
-    for (int k = 0; p.trainable && k < store.states(); ++k) {
+    for (int k = 0; p.trainable && k < store.saved(); ++k) {
       const RestForm own = store.form(k, span);
       for (const bool second : {false, true}) {
         if (second && !own.coded()) continue;

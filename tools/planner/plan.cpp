@@ -74,7 +74,8 @@ void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budg
   plan.categories = plan.schedule.at_peak(&plan.padding);
   plan.categories[static_cast<size_t>(Category::offload)] = plan.host_bytes;
   plan.step_seconds = search.step_seconds(plan.schedule, plan.decisions);
-  if (const int update = plan.schedule.find("update"); update >= 0)
+  const char* const has_it = plan.decisions.delayed_update ? "micro_first" : "update";
+  if (const int update = plan.schedule.find(has_it); update >= 0)
     plan.host_update = host_update(plan.schedule.at(update), search.cost());
   if (const int update = plan.schedule.find("update"); update >= 0)
     plan.disk = disk_traffic(plan.schedule.at(update), plan.schedule.disk_bytes(), search.cost());
@@ -179,6 +180,11 @@ int64_t flops_before_update(const Program& p) {
 // What a checkpoint costs: the time of a step's forward and backward is known from below, by its
 // arithmetic at the machine's best rate, so the stall is known from above.
 void predict_saving(const PlanRequest& r, Plan& plan) {
+  const bool late =
+      plan.decisions.delayed_update;  // an update that comes behind the first micro-step
+  if (late && plan.checkpoint_bytes > 0)
+    plan.checkpoint_bytes +=
+        r.model->params().real_trained_elements() * size_of(plan.decisions.gradients);
   if (plan.checkpoint_bytes <= 0 || plan.decisions.save_ring <= 0) return;
   plan.save_background = r.save_buffer != 0;
   plan.save_seconds = static_cast<double>(plan.checkpoint_bytes) / kSaveRate;
@@ -187,7 +193,7 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
   double flops = 0;
   const Schedule& s = plan.schedule;
   for (const StepPart& part : step_parts(s, plan.accumulation))
-    if (const Program& p = s.at(part.program); is_micro_step(p))
+    if (const Program& p = s.at(part.program); is_micro_step(p) && (flops == 0 || !late))
       flops += static_cast<double>(flops == 0 ? flops_before_update(p) : p.flops()) *
                static_cast<double>(part.runs);
   const double meanwhile = r.step_flops_rate > 0 ? flops / r.step_flops_rate : 0.0;

@@ -95,6 +95,10 @@ struct PlanRequest : Asked {
   // checkpoint pins.
   bool bf16_gradients = false;
   std::optional<DType> gradients;
+  // Whether updates by the host may be one step late (Homes::delayed_update), or what a checkpoint or a
+  // plan that is followed says.
+  bool stale_update = false;
+  std::optional<bool> delayed_update;
   std::vector<std::string> allow;  // permissions as given, for what is offered beside them
   // Whether backward consumes gradients, where it may; or what a plan that is followed says.
   std::optional<bool> update_in_backward;

@@ -248,7 +248,9 @@ std::string plan_sentence(const Plan& plan) {
                             : fmt::format(", recomputing {}", d.recompute.brief());
     if (!d.offload.none()) s += fmt::format(", offloading {}", d.offload.brief());
     if (const std::string rests = rests_with_host(d); !rests.empty())
-      s += ", " + rests + " with the host" + (d.update_on_host ? ", which updates them" : "");
+      s += ", " + rests + " with the host" + (d.update_on_host ? ", which updates them" : "") +
+           (d.delayed_update ? " one step late, so that each step has weights one update older"
+                             : "");
     if (d.states_on_disk) s += ", the optimizer's state on disk";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
@@ -470,7 +472,8 @@ std::string plan_text(const Plan& plan) {
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
                        plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
   if (plan.disk.bytes > 0) out += "\n  " + disk_text(plan.disk);
-  if (plan.host_update.bytes > 0) out += "\n  " + host_update_text(plan.host_update);
+  if (plan.host_update.bytes > 0)
+    out += "\n  " + host_update_text(plan.host_update, plan.decisions.delayed_update);
   out += rank_text(plan);
   if (plan.empty_share() >= 0)
     out += fmt::format(

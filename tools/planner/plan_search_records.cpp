@@ -174,7 +174,8 @@ Decisions of_micro_steps(const Decisions& d) {
   c.update_in_backward = d.update_in_backward;
   c.offload_gradients = d.offload_gradients;
   c.update_on_host = d.update_on_host;  // which sums up squares there
-  c.offload_optimizer = d.update_in_backward && d.offload_optimizer;
+  c.delayed_update = d.delayed_update;  // in the first one
+  c.offload_optimizer = (d.update_in_backward || d.delayed_update) && d.offload_optimizer;
   return c;
 }
 
@@ -415,7 +416,8 @@ const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
                         key.way.states_away,
                         key.way.params_away,
                         key.way.grads_away,
-                        key.way.updates_away};
+                        key.way.updates_away,
+                        key.way.late};
   size_t index = 0;
   for (const bool word : words) index = 2 * index + (word ? 1 : 0);
   UpdateFloor& known = update_floors_[index];

@@ -129,6 +129,7 @@ const char* program_text(std::string_view name) {
        "forward and backward of a step's only micro-batch; ranks sum its gradients meanwhile"},
       {"micro_last", "the same for the last one; ranks sum the gradients meanwhile"},
       {"update", "gradient norm, clipping, optimizer"},
+      {"late", "an update by the host that was still to come, at the end"},
       {"to_kept", "the weights become those to evaluate and to save"},
       {"to_trained", "and again those that are trained"},
       {"eval", "loss of a batch that is held out"},

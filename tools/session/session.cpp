@@ -82,6 +82,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
       for (const char* name : {"micro_only", "micro_last"})
         if (sums_in_backward(decisions)) schedule_.add(Name(name), root_, false);
       schedule_.add(Name("update"), root_, false);
+      if (decisions.delayed_update) schedule_.add(Name("late"), root_, false);
       if (optimizer_->keeps_others()) {
         schedule_.add(Name("to_kept"), root_, false);
         schedule_.add(Name("to_trained"), root_, false);
@@ -105,6 +106,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   micro_only_ = schedule_.find("micro_only");
   micro_last_ = schedule_.find("micro_last");
   update_ = schedule_.find("update");
+  late_ = schedule_.find("late");
   to_kept_ = schedule_.find("to_kept");
   to_trained_ = schedule_.find("to_trained");
   eval_ = schedule_.find("eval");
@@ -142,6 +144,7 @@ void Session::open() {
   if (micro_first_ >= 0) {
     record_micro_steps();
     update();
+    apply_late();
   }
   if (to_kept_ >= 0) {
     move_weights(WeightsMove::to_kept);
@@ -238,7 +241,10 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
-  if (d.update_on_host && !ctx_.by_kernels()) host_.state = twin("host.step_state", state_);
+  if (d.delayed_update)
+    make_late_step();
+  else if (d.update_on_host && !ctx_.by_kernels())
+    host_.state = twin("host.step_state", state_);
   make_save_room();
 }
 
@@ -358,6 +364,7 @@ void Session::load() {
     stores_->load(ctx_);
     if (packed_) packed_->pack(ctx_, stores_->weights(), true);
   });
+  none_late();
   kept_ = true;  // whatever a warm-up left
 }
 
@@ -478,7 +485,9 @@ void Session::micro(bool first_of_window, bool last_of_window) {
   const int program = sums ? (first_of_window ? micro_only_ : micro_last_)
                            : (first_of_window ? micro_first_ : micro_next_);
   summed_ = sums;
+  const bool applies = decisions_.delayed_update && first_of_window;
   ctx_.repeat(schedule_, program, [&] {
+    if (applies) ctx_.host_from_here();
     if (reference_pass_) reference(*reference_pass_, B, used);
     Runtime rt = runtime(&stores_->gradients(), batch_document_start(used));
     if (stores_->updates_in_backward()) {
@@ -490,7 +499,9 @@ void Session::micro(bool first_of_window, bool last_of_window) {
     Tensor dx = model_.loss(ctx_, rt, *train_pass_, given, head_rows(B, used), std::move(x));
     model_.backward(ctx_, rt, *train_pass_, std::move(dx));
     stores_->end(ctx_);
+    if (applies) update_late();
   });
+  if (applies) none_late();
   device_ahead_ = true;
   read_pairs();
 }
@@ -509,13 +520,17 @@ void Session::update() {
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
       const View state = update_state();
-      stores_->update_and_share(ctx_, [&](WindowRange windows) {
-        optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
-      });
+      if (decisions_.delayed_update)
+        send_late();
+      else
+        stores_->update_and_share(ctx_, [&](WindowRange windows) {
+          optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
+        });
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
+  if (decisions_.delayed_update) turn_late();
   device_ahead_ = true;
 }
 

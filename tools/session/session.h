@@ -13,6 +13,7 @@
 //   ├ micro_only, micro_last   of ranks that sum gradients in backward: a window's last micro-step, which
 //   │              assigns where it is the first too
 //   ├ update     gradient norm, clipping, optimizer, packed copies, loss scale
+//   ├ late       with delayed_update, whose optimizer is in micro_first: what is pending is applied
 //   ├ to_kept, to_trained   of optimizers that keep other weights than they train: there and back
 //   ├ eval       forward and loss of one evaluation batch
 //   ├ save       weights to a model folder, through a staging block
@@ -237,6 +238,12 @@ class Session : private CodeSink {
   // last_of_window is of ranks: their gradients are complete with it.
   void micro(bool first_of_window, bool last_of_window = true);
   void update();
+  // With delayed_update: an update that is pending is applied, and weights are the latest. At the end;
+  // between steps it would change what they compute. Else nothing.
+  void apply_late();
+  // Of the update that is pending behind update(): its numbers, for a checkpoint to keep and to put back
+  // behind load(), as its gradient (StateStore::saved). found_inf: none is pending.
+  StepState& late_step() { return *step_state(host_.late.view()); }
   // Of an optimizer that keeps other weights than it trains (Optimizer::keeps_others), all ranks alike:
   // the weights become those to evaluate and to save, until the next micro() takes them back, to the
   // bits they had. A session begins with the kept ones, whose averages begin there or were loaded.
@@ -262,8 +269,8 @@ class Session : private CodeSink {
  private:
   // In the host arena, where the places are apart.
   struct HostSide {
-    Tensor state, tokens, targets, document_start, types, head_index, head_targets, head_logits,
-        pairs, pair_logps, pair_reference, prompt, next, logits, sources, turned;
+    Tensor state, late, tokens, targets, document_start, types, head_index, head_targets,
+        head_logits, pairs, pair_logps, pair_reference, prompt, next, logits, sources, turned;
   };
   static const View& of_host(const Tensor& device, const Tensor& host) {
     return host.defined() ? host.view() : device.view();
@@ -296,6 +303,11 @@ class Session : private CodeSink {
   void move_weights(WeightsMove where);
   // In a program: the state that an update reads, where it is done.
   View update_state();
+  void make_late_step();
+  void update_late();  // in a program: what is pending, beside the device
+  void send_late();    // in a program: weights, gradients and the numbers of a step
+  void none_late();    // between programs: nothing is pending
+  void turn_late();    // and what this step has left is
 
   const Model& model_;
   Decisions decisions_;
@@ -321,8 +333,8 @@ class Session : private CodeSink {
   std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
   int root_ = -1, code_ = -1, load_ = -1, magnitudes_ = -1, micro_first_ = -1, micro_next_ = -1,
-      micro_only_ = -1, micro_last_ = -1, update_ = -1, to_kept_ = -1, to_trained_ = -1, eval_ = -1,
-      save_ = -1;
+      micro_only_ = -1, micro_last_ = -1, update_ = -1, late_ = -1, to_kept_ = -1, to_trained_ = -1,
+      eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
 

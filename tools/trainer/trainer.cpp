@@ -511,6 +511,7 @@ int TrainRun::steps() {
   if (!load_best()) return training_failed();
   tell_better_start();
   tell_untrained();
+  apply_late();
   write_final();
   meet("final/");
   require_own_output();

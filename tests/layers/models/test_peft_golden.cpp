@@ -302,7 +302,6 @@ TEST(Peft, TheFirstPatternCounts) {
 TEST(Peft, AnExpressionIsMetByAModule) {
   const PeftGolden g("c");
   PeftConfig config;
-  config.r = 4;
   config.target_expression = true;
   config.target_modules = {".*\\.[01]\\.self_attn\\.(q|v)_proj"};
   EXPECT_EQ(resolve_peft(g.spec(), config).adapters.size(), 2u);
@@ -311,6 +310,24 @@ TEST(Peft, AnExpressionIsMetByAModule) {
   for (const char* nothing : {".*\\.self_attn\\.z_proj", "self_attn\\.q_proj"}) {
     config.target_modules = {nothing};
     EXPECT_THROW(resolve_peft(g.spec(), config), Error) << nothing;
+  }
+}
+
+// Modules that are one parameter here are drawn as one, which ranks of their own would change.
+TEST(Peft, ModulesOfOneLayerAreDrawnByOneRank) {
+  const PeftGolden g("c");
+  for (const int64_t other : {2, 8}) {
+    PeftConfig config;
+    config.lora_r = 4;
+    config.target_modules = {"q_proj", "k_proj"};
+    config.rank_pattern = {{"k_proj", other}};
+    EXPECT_EQ(resolve_peft(g.spec(), config).adapters.begin()->second.rank(), 4 + other);
+    config.init_lora_weights = "gaussian";
+    const std::string found = "gaussian, and ranks 4 and " + std::to_string(other);
+    expect_error(
+        ErrorCode::unsupported,
+        {"modules of one layer have ranks of their own", found.c_str(), "init_lora_weights=true"},
+        [&] { resolve_peft(g.spec(), config); });
   }
 }
 

@@ -157,7 +157,9 @@ TEST(SlowMachine, ARunGoesOnWithTheKernelsOfItsCheckpoint) {
     const std::string out = run({"calibrate", "--threads", "1"}).out;
     EXPECT_EQ(out.find(busy) != std::string::npos, *said != '\0') << waited << out;
     EXPECT_EQ(out.find(again_advice) != std::string::npos, *said == '\0') << waited << out;
-    if (*said != '\0') EXPECT_NE(out.find(busy + said), std::string::npos) << out;
+    if (*said != '\0') {
+      EXPECT_NE(out.find(busy + said), std::string::npos) << out;
+    }
   }
 
   const std::vector<std::string> keys = {"precision=bf16", "save_steps=2", "max_steps=6",
