@@ -12,7 +12,8 @@ std::vector<StepPart> step_parts(const Schedule& s, int64_t accumulation) {
   std::vector<StepPart> parts;
   if (s.find("micro_first") < 0) return parts;
   const auto add = [&](const char* name, int64_t runs) {
-    if (runs > 0) parts.push_back({s.find(name), runs});
+    if (const int program = s.find(name); program >= 0 && runs > 0)
+      parts.push_back({program, runs});
   };
   // Where gradients are summed over ranks in backward, the last one does that.
   const bool sums = s.find("micro_last") >= 0;
