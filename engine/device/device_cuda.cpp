@@ -259,7 +259,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  static constexpr int64_t kEvents = 64;
+  static constexpr int64_t kEvents = 128;
 
   // Before the streams start all work is in one order.
   cudaStream_t stream(StreamId s) const {

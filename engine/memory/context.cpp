@@ -22,6 +22,12 @@ constexpr uint8_t kPoison = 0xFF;           // NaN as f32, bf16 and f16; -1 as a
        fmt::format("program {} to do what was planned: {}", program.name.view(), expected), found,
        "this is a defect in Snug: please report it with the command you ran");
 }
+bool uses(const Schedule& schedule, StreamId stream) {
+  for (int i = 0; i < schedule.size(); ++i)
+    for (const OpRecord& op : schedule.at(i).ops)
+      if (op.stream == stream) return true;
+  return false;
+}
 }  // namespace
 
 double monotonic_seconds() {
@@ -74,7 +80,10 @@ void Context::reserve(const Schedule& schedule) {
   }
   if (const int64_t bytes = schedule.disk_bytes(); bytes > 0)
     disk_ = std::make_unique<TierFile>(settings_.disk_folder, bytes);
-  if (host_bytes() > 0 || disk_) device_->start_streams(settings_.streams);
+  // No thread of copies where there are none.
+  const bool exchanges =
+      uses(schedule, kRanks) && (settings_.streams != StreamMode::worker || place() == Place::cuda);
+  if (host_bytes() > 0 || disk_ || exchanges) device_->start_streams(settings_.streams);
   if (settings_.graphs) graphs_.assign(static_cast<size_t>(schedule.size()), kNotRun);
   allow_host(false);
 }
@@ -287,6 +296,17 @@ void Context::enter_copy(Tensor& t) {
   // Every program ends with all streams joined: what a resident was used for before is over.
   if (t.used_in_ != epoch_) t.used_ = {};
   t.used_in_ = epoch_;
+}
+
+void Context::enter_beside(StreamId stream, std::span<Tensor* const> tensors) {
+  if (reached(stream, kCompute) < last_op_)
+    drift(*program_,
+          fmt::format("{} to wait for compute before an op beside it", stream_name(stream)),
+          "an op without it");
+  for (Tensor* t : tensors) {
+    enter_copy(*t);
+    check_ordered(stream, *t);
+  }
 }
 
 void Context::copy_to_device(Tensor& device, std::span<Tensor* const> host) {
@@ -548,6 +568,12 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
     ctx.device_->mark(1 + 2 * index_, stream);
   else if (ctx.listener_)
     started_ = monotonic_seconds();
+}
+
+Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream,
+       std::span<Tensor* const> tensors)
+    : Op((ctx.enter_beside(stream, tensors), ctx), name, cost, stream) {
+  for (Tensor* t : tensors) t->used_[static_cast<size_t>(stream)] = ctx.position(stream);
 }
 
 Op::~Op() {

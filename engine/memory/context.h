@@ -2,14 +2,14 @@
 // program that is being recorded or run; tensors come from it and nowhere else.
 //
 // Ops run on the compute stream. Copies between the device's arena and the host's run on a stream
-// for each direction, and are ops of the program like all others:
+// for each direction, what ranks exchange may on another, and are ops of the program like all others:
 //
 //   compute    .. x written, read ..|e0|......... more ops .........|w1| x ends ...
 //   to_host                         |w0| copy x to h |e1|
 //
 // Three promises order them, checked on plan and when run; what breaks one is an internal error:
-//   - a copy comes after an event of compute that covers the birth of where it writes and the last
-//     op before it, and after the copies that made what it reads;
+//   - a copy, or another op beside compute, comes after an event of compute that covers the birth of
+//     where it writes and the last op before it, and after the copies that made what it reads;
 //   - compute has waited for the last copy of a tensor, from or to it, when the tensor ends: its
 //     bytes are then free for whatever is born next;
 //   - compute has waited for all copies when the program ends.
@@ -63,6 +63,7 @@ class Tensor {
 
  private:
   friend class Context;
+  friend class Op;
   Context* context_ = nullptr;
   int64_t epoch_ = 0;   // which recording or run made it; 0: none
   int32_t record_ = 0;  // index in that program
@@ -334,6 +335,7 @@ class Context {
   void tell_marks(const Program& program);
   void set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes);
   void copy(StreamId stream, Tensor& to, Tensor& from);
+  void enter_beside(StreamId stream, std::span<Tensor* const> tensors);
   void disk_copy(bool write, Tensor& tensor, int64_t offset, int64_t bytes);
   void enter_copy(Tensor& tensor);
   void check_ordered(StreamId stream, const Tensor& tensor) const;
@@ -388,6 +390,11 @@ struct OpCost {
 class Op {
  public:
   Op(Context& ctx, const char* name, OpCost cost) : Op(ctx, name, cost, kCompute) {}
+  // Of another stream, behind all that compute has done: the stream has waited for an event of it. Its
+  // work is put there by Device::call. `tensors`, of the program or of a resident one, are those that
+  // end or change before the program does: the first promise is checked for them, and the second.
+  Op(Context& ctx, const char* name, OpCost cost, StreamId stream,
+     std::span<Tensor* const> tensors);
   ~Op();
   Op(const Op&) = delete;
   Op& operator=(const Op&) = delete;

@@ -8,15 +8,18 @@
 namespace snug {
 
 OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store,
-                                     DType dtype, bool on_host, bool delayed)
+                                     DType dtype, bool on_host, bool delayed,
+                                     std::optional<Ranks> ranks)
     : table_(table),
       dtype_(dtype),
       on_host_(on_host),
       delayed_(delayed),
+      ranks_(ranks),
+      ops_(ranks ? NormOps::of_spans : NormOps::of_runs),
       run_of_(run_of_params(table)),
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
-  require(on_host || !delayed, "a host that updates late");
+  require(!delayed || (on_host && !ranks), "the host of one rank, which updates late");
   expect_gradients_here(ctx, dtype);
   std::vector<int64_t> sizes;
   int64_t elements = 0;
@@ -26,13 +29,14 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
     run.first = r.first;
     run.elements = r.elements;
     run.part = r.part;
-    run.spans = spans_of(store.spans(), r);
+    run.spans =
+        ranks ? std::span<const StateSpan>(ranks->own[runs_.size()]) : spans_of(store.spans(), r);
     if (kept(run)) {
       sizes.push_back(run.elements);
       elements += run.elements;
     }
     if (away(run)) {
-      if (const int64_t sums = gradient_norm_runs(run.spans); on_host && sums > 0)
+      if (const int64_t sums = gradient_norm_ops(run.spans, ops_); on_host && sums > 0)
         run.slots = ctx.tensor(Name("gradient_sums"), {sums, step_state_shape()[0]}, DType::u8,
                                Category::state);
     } else {
@@ -120,7 +124,8 @@ void OffloadedGradSink::cut_device(Context& ctx) {
   }
 }
 
-void OffloadedGradSink::begin(bool first_of_window) {
+void OffloadedGradSink::begin(bool first_of_window, bool last_of_window) {
+  sums_ = ranks_ && last_of_window;
   if (first_of_window) std::fill(written_.begin(), written_.end(), char{0});
   leaving_ = -1;
   for (Run& run : runs_) {
@@ -160,7 +165,9 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
     Run& run = runs_[i];
     if (run.part != part || !away(run) || !run.device.defined()) continue;
     arrive(ctx, run);
-    if (run.slots.defined()) gradient_norm_slots(ctx, run.device, run.first, run.spans, run.slots);
+    if (sums_) ranks_->comm.all_reduce_sum(ctx, run.device);
+    if (run.slots.defined())
+      gradient_norm_slots(ctx, run.device, run.first, run.spans, run.slots, ops_);
     ctx.wait_event(kToHost, ctx.record_event(kCompute));
     ctx.copy_to_host(run.host, run.device);
     run.moved = ctx.record_event(kToHost);
@@ -168,6 +175,11 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
     settle(ctx);  // that of the part before has had this one's backward to leave
     leaving_ = static_cast<int>(i);
   }
+}
+
+void OffloadedGradSink::sum_rest(Context& ctx) {
+  for (const Run& run : runs_)
+    if (sums_ && !away(run)) ranks_->comm.all_reduce_sum(ctx, run.device);
 }
 
 void OffloadedGradSink::settle(Context& ctx) {
@@ -202,7 +214,7 @@ void OffloadedGradSink::norm(Context& ctx, const View& state) {
       fetch_from(i + 1);
       arrive(ctx, run);
     }
-    gradient_norm_add(ctx, run.device, run.first, run.spans, state);
+    gradient_norm_add(ctx, run.device, run.first, run.spans, state, ops_);
     if (away(run)) run.device.reset();
   }
 }

@@ -25,15 +25,15 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     static_cast<WindowCut&>(w) = cut;
   }
 
-  const bool flat = lie_flat(set_);
+  const bool flat = lie_flat(set_) && !options.room;
   for (Window& w : windows_)
-    if (!flat) w.places = AllPlaces(std::span(spans_).subspan(w.first, w.count), set_);
+    if (!lie_flat(set_)) w.places = AllPlaces(std::span(spans_).subspan(w.first, w.count), set_);
   std::vector<int64_t> sizes(windows_.size());  // elements, or bytes of what does not lie flat
   for (int k = 0; k < states_; ++k) {
     int64_t extent = 0;
     for (size_t i = 0; i < windows_.size(); ++i) {
       const Window& w = windows_[i];
-      sizes[i] = flat ? w.end - w.begin : w.places.of(k).bytes();
+      sizes[i] = options.room ? options.room(w) : flat ? w.end - w.begin : w.places.of(k).bytes();
       extent += sizes[i];
     }
     all_.push_back(ctx.host_tensor(set_.names[static_cast<size_t>(k)], {extent},
@@ -251,6 +251,11 @@ const OffloadedStateStore::Window& OffloadedStateStore::window_of(int64_t first)
                                       [](int64_t f, const Window& w) { return f < w.begin; });
   require(after != windows_.begin() && first < (after - 1)->end, "an element of a span");
   return *(after - 1);
+}
+
+OffloadedStateStore::Rested OffloadedStateStore::rested_room(int k, int64_t first) const {
+  const Window& w = window_of(first);
+  return {static_cast<size_t>(&w - windows_.data()), w.host[static_cast<size_t>(k)].view()};
 }
 
 View OffloadedStateStore::stored(int k, int64_t first) const {

@@ -50,6 +50,8 @@ class OffloadedStateStore final : public KeptStates {
     bool on_host = false;
     DType compute = DType::f32;
     bool delayed = false;  // with on_host, without `weights`
+    // Bytes of a window of a state, where they are another store's to say what lies where in them.
+    std::function<int64_t(const WindowCut&)> room = {};
   };
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);
@@ -68,6 +70,15 @@ class OffloadedStateStore final : public KeptStates {
   View acquire_weights(Context& ctx, const StateSpan& span) override;
   View stored(int k, int64_t first) const override;
   View stored_scales(int k, int64_t first) const override;
+
+  // With Options::room, u8: of the open window where it is updated; and where that of an element rests, of
+  // which window.
+  const View& opened_room(int k) const { return held(windows_[static_cast<size_t>(open_)], k); }
+  struct Rested {
+    size_t window;
+    View room;
+  };
+  Rested rested_room(int k, int64_t first) const;
 
   // The parameters where they rest, the trained range, f32 or Options::weights; else undefined.
   const View& master() const { return master_.view(); }

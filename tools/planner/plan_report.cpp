@@ -14,6 +14,7 @@
 #include "tools/planner/plan_search.h"
 #include "tools/planner/rank_words.h"
 #include "tools/planner/residence.h"
+#include "tools/session/step_parts.h"
 
 namespace snug {
 namespace {
@@ -148,9 +149,10 @@ std::string exactly(int64_t bytes) {
 // Bytes that cross in a step.
 int64_t bytes_crossing(const Plan& plan, StreamId stream) {
   const Schedule& s = plan.schedule;
-  if (s.find("micro_first") < 0) return 0;
-  const auto of = [&](const char* name) { return s.at(s.find(name)).bytes_copied(stream); };
-  return of("micro_first") + (plan.accumulation - 1) * of("micro_next") + of("update");
+  int64_t bytes = 0;
+  for (const StepPart& part : step_parts(s, plan.accumulation))
+    bytes += part.runs * s.at(part.program).bytes_copied(stream);
+  return bytes;
 }
 
 nlohmann::json offers_json(const Plan& plan) {
@@ -392,9 +394,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"programs", programs},
       {"planning_seconds", plan.seconds},
       {"hash", plan_hash(plan)}};
-  if (plan.decisions.ranks > 1)
-    j["collectives"] = {{"bytes_a_step_and_rank", plan.collective_bytes},
-                        {"predicted_seconds", plan.collective_seconds}};
+  if (plan.decisions.ranks > 1) j["collectives"] = collectives_json(plan);
   j["seal"] = plan_seal(j);
   return j;
 }

@@ -9,6 +9,7 @@
 #include "layers/models/recompute.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/residence.h"
+#include "tools/session/step_parts.h"
 
 namespace snug {
 namespace {
@@ -429,7 +430,9 @@ double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
       return cost_->seconds(session.schedule().at(session.schedule().find(name)),
                             d.micro_batch * d.T);
     };
-    found = recordings_->micro_steps.try_emplace(d, of("micro_first"), of("micro_next")).first;
+    found = recordings_->micro_steps
+                .try_emplace(d, of(only_micro_step(session.schedule())), of("micro_next"))
+                .first;
   }
   const auto& [first, next] = found->second;
   return judged(d, first + (c.micro_steps - 1) * next + c.update);

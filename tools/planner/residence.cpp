@@ -154,16 +154,17 @@ bool can_update_on_host(const OptimizerConfig& optimizer) {
 }
 
 bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost) {
-  if (r.global_batch <= 0 || r.ranks > 1) return false;
+  if (r.global_batch <= 0) return false;
   if (r.offload_update == "cpu") return true;
   if (r.settings.target == Place::cpu) return false;
-  return r.offload_update == "auto" && r.use_host && cost.host() != nullptr &&
+  return r.offload_update == "auto" && r.ranks == 1 && r.use_host && cost.host() != nullptr &&
          can_update_on_host(r.optimizer);
 }
 
 bool may_delay_updates(const PlanRequest& r) {
   const OptimFacts* facts = find_optimizer(r.optimizer.name);
-  return r.delayed_update.value_or(r.stale_update) && (facts == nullptr || !facts->keeps_others);
+  return r.delayed_update.value_or(r.stale_update) && r.ranks == 1 &&
+         (facts == nullptr || !facts->keeps_others);
 }
 
 bool may_update_at_once(const PlanRequest& r) {
