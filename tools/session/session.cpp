@@ -241,10 +241,7 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
-  if (d.delayed_update)
-    make_late_step();
-  else if (d.update_on_host && !ctx_.by_kernels())
-    host_.state = twin("host.step_state", state_);
+  if (d.update_on_host) make_update_state();
   make_save_room();
 }
 
@@ -519,13 +516,10 @@ void Session::update() {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      const View state = update_state();
       if (decisions_.delayed_update)
         send_late();
       else
-        stores_->update_and_share(ctx_, [&](WindowRange windows) {
-          optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
-        });
+        update_at_once();
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
