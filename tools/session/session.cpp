@@ -241,7 +241,10 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
-  if (d.update_on_host) make_update_state();
+  if (d.delayed_update)
+    make_late_step();
+  else if (d.update_on_host && !ctx_.by_kernels())
+    host_.state = twin("host.step_state", state_);
   make_save_room();
 }
 
@@ -516,10 +519,7 @@ void Session::update() {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      if (decisions_.delayed_update)
-        send_late();
-      else
-        update_at_once();
+      apply_gradients();
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);

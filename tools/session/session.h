@@ -303,9 +303,9 @@ class Session : private CodeSink {
   void move_weights(WeightsMove where);
   // In a program: the state that an update reads, where it is done.
   View update_state();
-  void update_at_once();  // in a program
-  void make_update_state();
+  void make_late_step();
   void update_late();  // in a program: what is pending, beside the device
+  void apply_gradients();
   void send_late();    // in a program: weights, gradients and the numbers of a step
   void none_late();    // between programs: nothing is pending
   void turn_late();    // and what this step has left is

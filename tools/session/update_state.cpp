@@ -12,19 +12,8 @@ View Session::update_state() {
   return host_.state;
 }
 
-void Session::update_at_once() {
-  const View state = update_state();
-  stores_->update_and_share(ctx_, [&](WindowRange windows) {
-    optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
-  });
-}
-
-// In a delay the host has a copy of its own; else one that it has for itself anyway, but on the CPU.
-void Session::make_update_state() {
-  if (decisions_.delayed_update)
-    host_.late = twin("host.late_step", state_);
-  else if (!ctx_.by_kernels())
-    host_.state = twin("host.step_state", state_);
+void Session::make_late_step() {
+  host_.late = twin("host.late_step", state_);
   none_late();
 }
 
@@ -41,6 +30,14 @@ void Session::update_late() {
     optimizer_->update(ctx_, stores_->targets(), stores_->states(), host_.late);
   }
   ctx_.join_host();
+}
+
+void Session::apply_gradients() {
+  if (decisions_.delayed_update) return send_late();
+  const View state = update_state();
+  stores_->update_and_share(ctx_, [&](WindowRange windows) {
+    optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
+  });
 }
 
 void Session::send_late() {
