@@ -306,9 +306,9 @@ class Session : private CodeSink {
   void make_late_step();
   void update_late();  // in a program: what is pending, beside the device
   void apply_gradients();
-  void send_late();    // in a program: weights, gradients and the numbers of a step
-  void none_late();    // between programs: nothing is pending
-  void turn_late();    // and what this step has left is
+  void send_late();  // in a program: weights, gradients and the numbers of a step
+  void none_late();  // between programs: nothing is pending
+  void turn_late();  // and what this step has left is
 
   const Model& model_;
   Decisions decisions_;
