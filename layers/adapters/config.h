@@ -35,6 +35,7 @@ struct PeftConfig {
   bool prefix_projection = false;  // prefix_tuning has one
   bool encoded = false;
   int64_t reduction_factor = 16;    // of bottlenecks: the width over theirs
+  int64_t mora_type = 1;            // of mora: 1 folds, 6 turns
   double d_initial = 0.1;           // of vera: what l_d begins with
   int64_t projection_prng_key = 0;  // and what its matrices follow from
   std::string init = "true";        // of A: true (as torch.nn.Linear) | gaussian

@@ -51,6 +51,8 @@ struct AdapterMethod {
       {};                                      // written with these values (JSON)
   std::vector<std::string_view> markers = {};  // in the names of its parameters and of no others
   PeftConfig fresh = {};                       // the defaults of PEFT
+  // Of a type that another method has too: the field of adapter_config.json that is true of this one.
+  std::string_view flag = "";
   // Scales keys, values and what the MLP's last layer reads without target_modules; else queries and
   // values have an adapter then.
   bool scales = false;
@@ -83,6 +85,9 @@ std::span<const AdapterMethod* const> adapter_methods();
 const AdapterMethod& adapter_method(std::string_view name);
 // By peft_type or by a word of the key `peft`; null if unknown.
 const AdapterMethod* find_peft_type(std::string_view type);
+// The same of a folder, whose fields `is_true` knows.
+const AdapterMethod* find_peft_type(std::string_view type,
+                                    const std::function<bool(std::string_view)>& is_true);
 const AdapterMethod* find_peft_word(std::string_view word);
 // Whether a parameter is an adapter's.
 bool is_adapter_name(std::string_view param);

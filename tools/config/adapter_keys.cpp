@@ -100,6 +100,10 @@ std::vector<Key> adapter_keys() {
       {.name = "use_dora", .section = "adapters", .kind = K::flag, .field = &C::use_dora,
        .doc = "the magnitude of each row of the weights is learned beside their direction (DoRA); over weights in 4 "
               "bits too", .example = "true"},
+      {.name = "mora_type", .section = "adapters", .kind = K::integer, .field = &C::mora_type,
+       .doc = "of peft: mora, what its matrices read: 1, columns folded onto their side, for large ranks; 6, groups of "
+              "columns, each turned by an angle of its own, for small ones", .example = "6",
+       .range = {.min = 1, .max = 6}},
       {.name = "d_initial", .section = "adapters", .kind = K::number, .field = &C::d_initial,
        .doc = "of peft: vera, what the vectors between its matrices begin with", .example = "0.2"},
       {.name = "projection_prng_key", .section = "adapters", .kind = K::integer,

@@ -50,6 +50,7 @@ struct RunConfig : Asked {
   std::string rank_pattern, alpha_pattern;  // maps as flow YAML (patterns.h); empty: none
   bool use_rslora = false;
   bool use_dora = false;
+  int64_t mora_type = 1;
   double d_initial = 0.1;
   int64_t projection_prng_key = 0;
   int64_t num_virtual_tokens = 20;
