@@ -293,9 +293,20 @@ const AdapterMethod& mora_method() {
       .doc =
           "mora, one square matrix beside each of its linear layers, of as many numbers as lora's "
           "two of rank lora_r",
-      .fields = {{"r", "lora_r", &C::r, 1, 1 << 20},
-                 {"lora_dropout", "lora_dropout", &C::lora_dropout, 0, 1},
-                 {"mora_type", "mora_type", &C::mora_type, 1, 7}},
+      .fields =
+          {{"r", "lora_r", &C::lora_r, 1, 1 << 20},
+           {"lora_dropout", "lora_dropout", &C::lora_dropout, 0, 1},
+           {.key = "mora_type",
+            .run_key = "mora_type",
+            .value = &C::mora_type,
+            .least = 1,
+            .below = 7,
+            .said = {.doc = "what its matrices read: 1, columns folded onto their side, for large "
+                            "ranks; 6, groups of columns, each turned by an angle of its own, for "
+                            "small ones",
+                     .example = "6",
+                     .least = 1,
+                     .most = 6}}},
       .shared =
           "target_modules modules_to_save layers_to_transform rank_pattern bias fan_in_fan_out",
       .indifferent =
@@ -315,7 +326,7 @@ const AdapterMethod& mora_method() {
       .settle = [](const C&, double, AdapterPiece&, LinearAdapter&) {},
       .text =
           [](const C& c) {
-            return fmt::format("mora {} r {} dropout {}", c.mora_type, c.r, c.lora_dropout);
+            return fmt::format("mora {} r {} dropout {}", c.mora_type, c.lora_r, c.lora_dropout);
           }};
   return row;
 }
