@@ -84,9 +84,9 @@ FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<f
 }
 
 FactorsOfBase::FactorsOfBase(const Model& model, const std::string& folder, int threads) {
-  if (std::none_of(model.adapters().begin(), model.adapters().end(),
-                   [](const auto& a) { return a.second.first_way != nullptr; }))
-    return;
+  const bool any = std::any_of(model.adapters().begin(), model.adapters().end(),
+                               [](const auto& a) { return a.second.first_way != nullptr; });
+  if (!any || folder.empty()) return;
   const SafetensorsFolder files = open_weights(model, folder);
   for (int i = 0; i < model.params().size(); ++i) {
     const auto adapter = model.adapters().find(layer_of(model, i));

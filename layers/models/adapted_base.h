@@ -26,7 +26,7 @@ FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<f
 // A and B of all modules whose adapters are made of their weights.
 class FactorsOfBase {
  public:
-  // Of the weights in a folder. None for a model without such adapters, whose folder is not read.
+  // Of the weights in a folder. None without one, and for a model without such adapters, whose folder is not read.
   FactorsOfBase(const Model& model, const std::string& folder, int threads);
   // By parameter and tensor of the files; null: none.
   const FirstFactors* find(int param, size_t piece) const;

@@ -41,7 +41,7 @@ void TrainRun::reserve() {
          "beside it until the first step.\n",
          factors->count(), human_bytes(factors->bytes()));
   malloc_trim(0);  // pages of the tokenisation that are free again
-  const int64_t before = process_private_bytes();
+  const int64_t before = process_private_bytes() - factors->bytes();
   // A sanitizer's own memory, which is most of the process then, is not the run's.
   // Of a GPU the plan's runtime bytes are memory there.
   if (allocation_watch::available() && plan_.place != Place::cuda && before > plan_.runtime_bytes)
