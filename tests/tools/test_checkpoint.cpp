@@ -295,6 +295,53 @@ TEST(CheckpointState, LossScalingComesBackAndIsBounded) {
           "growth_tracker");
 }
 
+// Of a run whose updates are one step late: the numbers of the one that is still to come.
+TEST(CheckpointState, AnUpdateThatIsLateComesBackAndIsBounded) {
+  TempFolder tmp;
+  const std::string folder = make(tmp, 9);
+  Json good = Json::parse(read_file(folder + "/snug_state.json"));
+  EXPECT_EQ(good["late_update"], nullptr);
+  EXPECT_FALSE(read_checkpoint(folder).position.late.has_value());
+  const float third = 1.0f / 3;
+  good["late_update"] = {{"pending", true},
+                         {"seed", 42},
+                         {"step", 8},
+                         {"updates", 7},
+                         {"learning_rates", {third, third, 0.25f, 0.25f}},
+                         {"bias_correction1", third},
+                         {"bias_correction2", 1e-3f},
+                         {"loss_scale", 0x1p15f},
+                         {"clip_factor", third}};
+  const auto write = [&](const Json& j) {
+    spill(folder + "/snug_state.json", j.dump());
+    seal(folder, 9);
+  };
+  write(good);
+  const Checkpoint c = read_checkpoint(folder);
+  ASSERT_TRUE(c.position.late.has_value());
+  EXPECT_EQ(c.position.late->clip_factor, third);
+  EXPECT_EQ(c.position.late->learning_rate[1], third);
+  EXPECT_EQ(c.position.late->bias_correction2, 1e-3f);
+  EXPECT_EQ(c.position.late->step, 8);
+  EXPECT_EQ(c.position.late->found_inf, 0);
+  EXPECT_EQ(checkpoint_state_json(c.position, c.pinned, c.hyperparameters), good);
+  const auto refused = [&](const std::function<void(Json&)>& change, const char* part) {
+    Json j = good;
+    change(j["late_update"]);
+    write(j);
+    const auto error = refusal_of(folder);
+    ASSERT_TRUE(error.has_value()) << part;
+    EXPECT_EQ(error->code(), ErrorCode::data) << part;
+    EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+  };
+  refused([](Json& j) { j = 3; }, "late_update");
+  refused([](Json& j) { j.erase("pending"); }, "pending");
+  refused([](Json& j) { j["updates"] = 10; }, "updates");
+  refused([](Json& j) { j["learning_rates"] = {1, 2}; }, "4 numbers for learning_rates in");
+  refused([](Json& j) { j.erase("learning_rates"); }, "4 numbers for learning_rates in");
+  refused([](Json& j) { j["loss_scale"] = 0; }, "a loss_scale above 0 in");
+}
+
 TEST(CheckpointState, ComesBackAndIsBounded) {
   TempFolder tmp;
   const std::string folder = make(tmp, 9);

@@ -214,33 +214,25 @@ TEST(ChatEncoder, TrainsToolCallsAndEmptyTurns) {
             Texts{});
 }
 
-// A template that works on copies writes what belongs to the same messages.
+// A template that works on copies writes what belongs to the same messages, and in the same turns.
 TEST(ChatEncoder, ACopiedMessageIsTheMessage) {
   const std::string turn =
-      "<|im_start|>{{ c.role }}\n{% if c.role == 'assistant' %}Well: {% endif %}{{ c.content "
-      "}}<|im_end|>\n";
+      "<|im_start|>{{ c.role }}\n{% if c.role == 'assistant' %}Well: {% endif %}"
+      "{{ c.content }}<|im_end|>\n{% endfor %}";
   const Tokenizer t = tokenizer_with({"<|im_start|>", "<|im_end|>"});
-  std::vector<std::vector<std::string>> shown;
-  for (const char* made : {"{% set c = m %}", "{% set c = m.copy() %}"}) {
-    const std::string rule = "{% for m in messages %}" + std::string(made) + turn + "{% endfor %}";
-    const ChatEncoder e(ChatTemplate::parse(rule, "t.jinja"), t, {*t.token_to_id("<|im_end|>")});
-    const ChatTokens tokens = e.encode(Conversation::parse(kTalk, "r:1"), "r:1");
-    shown.push_back(trained(t, tokens));
-    // Outside a loop of the messages only what is written says whose it is.
-    const std::string one = "{% set m = messages[-1] %}" + std::string(made) + turn;
-    const ChatEncoder single(ChatTemplate::parse(one, "t.jinja"), t,
-                             {*t.token_to_id("<|im_end|>")});
-    const ChatTokens alone = single.encode(
-        Conversation::parse(
-            R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]})",
-            "r:1"),
-        "r:1");
-    shown.push_back(trained(t, alone));
-  }
-  EXPECT_FALSE(shown[0].empty());
-  EXPECT_FALSE(shown[1].empty());
-  EXPECT_EQ(shown[2], shown[0]);
-  EXPECT_EQ(shown[3], shown[1]);
+  const auto shown = [&](const std::string& head) {
+    const ChatEncoder e(ChatTemplate::parse(head + turn, "t.jinja"), t,
+                        {*t.token_to_id("<|im_end|>")});
+    return trained(t, e.encode(Conversation::parse(kTalk, "r:1"), "r:1"));
+  };
+  const std::vector<std::string> own = shown("{% for m in messages %}{% set c = m %}");
+  ASSERT_EQ(own.size(), 2u);
+  EXPECT_TRUE(own[0].ends_with("Hello.<|im_end|>")) << own[0];
+  for (const char* head :
+       {"{% for m in messages %}{% set c = m.copy() %}",
+        "{% for i in range(messages | length) %}{% set c = messages[i] %}",
+        "{% for i in range(messages | length) %}{% set c = messages[i].copy() %}"})
+    EXPECT_EQ(shown(head), own) << head;
 }
 
 TEST(ChatEncoder, TrainsTheCompletionAlone) {
