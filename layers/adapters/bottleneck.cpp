@@ -223,7 +223,12 @@ class Bottleneck : public AdapterKind {
 const Bottleneck kHoulsby(false, Activation::silu), kPfeiffer(true, Activation::relu);
 
 void settle_bottleneck(const PeftConfig& config, double, AdapterPiece& piece, LinearAdapter&) {
-  piece.rank = std::max<int64_t>(1, piece.rows / config.reduction_factor);
+  if (config.reduction_factor > piece.rows)
+    fail(ErrorCode::usage,
+         fmt::format("reduction_factor of at most {}, the model's width", piece.rows),
+         std::to_string(config.reduction_factor),
+         fmt::format("reduction_factor={}", std::min<int64_t>(16, piece.rows)));
+  piece.rank = piece.rows / config.reduction_factor;
 }
 
 // Pfeiffer's read the residual sum, which a block with norms before its branches has.

@@ -38,6 +38,7 @@ struct AdapterFields {
   int64_t encoder_hidden_size = 0;
   bool prefix_projection = false;  // prefix_tuning has one
   int64_t reduction_factor = 16;   // of bottlenecks: the width over theirs
+  int64_t mora_type = 1;           // of mora: 1 folds, 6 turns
   std::string bias = "none";       // none | all | lora_only: which are trained
   // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.
   // A classifier's output is always among them.

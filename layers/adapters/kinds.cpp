@@ -10,9 +10,9 @@ namespace snug {
 
 std::span<const AdapterMethod* const> adapter_methods() {
   static const std::array rows = {
-      &lora_method(),          &ia3_method(),           &vera_method(),
-      &miss_method(),          &prompt_tuning_method(), &p_tuning_method(),
-      &prefix_tuning_method(), &houlsby_method(),       &pfeiffer_method()};
+      &lora_method(),    &ia3_method(),           &vera_method(),     &miss_method(),
+      &mora_method(),    &prompt_tuning_method(), &p_tuning_method(), &prefix_tuning_method(),
+      &houlsby_method(), &pfeiffer_method()};
   return rows;
 }
 
@@ -53,8 +53,15 @@ const AdapterMethod& adapter_method(std::string_view name) {
 
 const AdapterMethod* find_peft_type(std::string_view type) {
   for (const AdapterMethod* row : adapter_methods())
-    if (row->type == type) return row;
+    if (row->type == type && row->flag.empty()) return row;
   return nullptr;
+}
+
+const AdapterMethod* find_peft_type(std::string_view type,
+                                    const std::function<bool(std::string_view)>& is_true) {
+  for (const AdapterMethod* row : adapter_methods())
+    if (row->type == type && !row->flag.empty() && is_true(row->flag)) return row;
+  return find_peft_type(type);
 }
 
 const AdapterMethod* find_peft_word(std::string_view word) {

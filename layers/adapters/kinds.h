@@ -72,6 +72,8 @@ struct AdapterMethod {
       {};                                      // written with these values (JSON)
   std::vector<std::string_view> markers = {};  // in the names of its parameters and of no others
   PeftConfig fresh = {};                       // the defaults of PEFT
+  // Of a type that another method has too: the field of adapter_config.json that is true of this one.
+  std::string_view flag = "";
   // Which modules have one without target_modules; and of them those that scale what they read, of a method
   // with feedforward_modules and without these.
   TargetChoice targets = queries_and_values, inputs = nullptr;
@@ -104,6 +106,9 @@ std::span<const AdapterMethod* const> adapter_methods();
 const AdapterMethod& adapter_method(std::string_view name);
 // By peft_type or by a word of the key `peft`; null if unknown.
 const AdapterMethod* find_peft_type(std::string_view type);
+// The same of a folder, whose fields `is_true` knows.
+const AdapterMethod* find_peft_type(std::string_view type,
+                                    const std::function<bool(std::string_view)>& is_true);
 const AdapterMethod* find_peft_word(std::string_view word);
 // Whether a parameter is an adapter's.
 bool is_adapter_name(std::string_view param);

@@ -46,7 +46,12 @@ void product_forward(Context& ctx, Pass& p, const Scaled& d) {
   const View weight = rt.params.acquire(ctx, d.params.weight);
   matmul(ctx, p.view(d.v), x, weight,
          {.transpose_b = true, .b_packed = rt.packed_weight(d.params.weight).forward});
-  if (rt.adapters) weight_norms(ctx, rt.params, *d.up, weight, p.view(d.norms));
+  if (rt.adapters) {
+    if (rt.norms)
+      copy(ctx, p.view(d.norms), rt.norms->at(d.params.weight));
+    else
+      weight_norms(ctx, rt.params, *d.up, weight, p.view(d.norms));
+  }
   rt.params.release(ctx, d.params.weight);
   d.up->forward(ctx, p, p.view(d.v));
 }

@@ -9,7 +9,10 @@
 #include "layers/adapters/kinds.h"
 #include "layers/adapters/low_rank.h"
 #include "layers/adapters/transpose.h"
+#include "layers/models/absent_biases.h"
+#include "layers/models/coded_weights.h"
 #include "layers/models/peft.h"
+#include "layers/models/weights.h"
 #include "quant/weight_codes.h"
 
 namespace snug {
@@ -35,27 +38,82 @@ std::vector<float> weight_of(const SafeTensor& plain, bool transposed) {
   return transposed ? transpose(w, plain.shape[1]) : w;
 }
 
-FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<float>& w,
-                           int64_t in, const WeightCodes* codes, int threads) {
+namespace {
+
+// What a weight (out,in) is in the codes that it rests in.
+std::vector<float> decoded_of(const std::vector<float>& w, const BlockCodes& codes, int threads) {
+  std::vector<std::byte> back;
+  encode_tensor(w.data(), static_cast<int64_t>(w.size()), DType::f32, codes.spec(), threads, back);
+  std::vector<float> decoded(w.size());
+  std::memcpy(decoded.data(), back.data(), back.size());
+  return decoded;
+}
+
+// The base under A and B, of which w becomes what is left. `made`: they are there.
+FirstFactors factors_of(const LinearAdapter& adapter, size_t k, std::vector<float>& w, int64_t in,
+                        const WeightCodes* codes, int threads, const FirstFactors* made,
+                        bool leave) {
   const FirstWay& way = *adapter.first_way;
   const AdapterPiece& piece = adapter.pieces[k];
   const int64_t out = static_cast<int64_t>(w.size()) / in;
-  std::vector<float> source = w;
-  if (const auto* const blocks = dynamic_cast<const BlockCodes*>(codes);
-      blocks && (way.of_decoded || way.of_error)) {
-    std::vector<std::byte> back;
-    encode_tensor(w.data(), out * in, DType::f32, blocks->spec(), threads, back);
-    std::vector<float> decoded(w.size());
-    std::memcpy(decoded.data(), back.data(), back.size());
-    if (way.of_decoded)
-      source = w = std::move(decoded);
-    else
-      for (size_t i = 0; i < source.size(); ++i) source[i] -= decoded[i];
+  const auto* const blocks = dynamic_cast<const BlockCodes*>(codes);
+  if (blocks && way.of_decoded) w = decoded_of(w, *blocks, threads);
+  FirstFactors f;
+  if (made) {
+    f = *made;
+  } else if (blocks && way.of_error) {
+    std::vector<float> lost = decoded_of(w, *blocks, threads);
+    for (size_t i = 0; i < lost.size(); ++i) lost[i] = w[i] - lost[i];
+    f = way.make(lost, out, in, piece.rank, piece.scale, adapter.rounds, threads);
+  } else {
+    f = way.make(w, out, in, piece.rank, piece.scale, adapter.rounds, threads);
   }
-  const FirstFactors f =
-      way.make(source, out, in, piece.rank, piece.scale, adapter.rounds, threads);
-  if (way.residual) subtract_factors(w, out, in, f, piece.scale, threads);
+  if (leave && way.residual) subtract_factors(w, out, in, f, piece.scale, threads);
   return f;
+}
+
+const WeightCodes* codes_of(const Model& model, int param) {
+  return model.params()[param].coded() ? model.params().codes() : nullptr;
+}
+
+}  // namespace
+
+FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<float>& w,
+                           int64_t in, const WeightCodes* codes, int threads) {
+  return factors_of(adapter, k, w, in, codes, threads, nullptr, true);
+}
+
+FactorsOfBase::FactorsOfBase(const Model& model, const std::string& folder, int threads) {
+  const bool any = std::any_of(model.adapters().begin(), model.adapters().end(),
+                               [](const auto& a) { return a.second.first_way != nullptr; });
+  if (!any || folder.empty()) return;
+  const SafetensorsFolder files = open_weights(model, folder);
+  for (int i = 0; i < model.params().size(); ++i) {
+    const auto adapter = model.adapters().find(layer_of(model, i));
+    if (adapter == model.adapters().end() || !adapter->second.first_way) continue;
+    const ParamInfo& p = model.params()[i];
+    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder, true);
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      const int own = module_of_piece(adapter->second, k);
+      if (own < 0) continue;
+      DecodedTensors decoded(files, threads, folder);
+      std::vector<float> w = weight_of(decoded.plain(tensors[k]), p.transposed_in_file);
+      made_[{i, k}] = factors_of(adapter->second, static_cast<size_t>(own), w, p.shape[1],
+                                 codes_of(model, i), threads, nullptr, false);
+    }
+  }
+  for (const SafetensorsReader& file : files.files()) file.drop_pages();
+}
+
+const FirstFactors* FactorsOfBase::find(int param, size_t piece) const {
+  const auto found = made_.find({param, piece});
+  return found == made_.end() ? nullptr : &found->second;
+}
+
+int64_t FactorsOfBase::bytes() const {
+  size_t numbers = 0;
+  for (const auto& [of, f] : made_) numbers += f.a.size() + f.b.size();
+  return static_cast<int64_t>(numbers * sizeof(float));
 }
 
 bool AdaptedBase::takes(int param, size_t piece) const {
@@ -72,8 +130,8 @@ const SafeTensor& AdaptedBase::base(int param, size_t piece, const FilePiece& of
   const auto k = static_cast<size_t>(module_of_piece(adapter, piece));
   std::vector<float> w = weight_of(plain, p.transposed_in_file);
   const int64_t in = p.shape[1];
-  const FirstFactors f =
-      first_factors(adapter, k, w, in, p.coded() ? model_.params().codes() : nullptr, threads_);
+  const FirstFactors f = factors_of(adapter, k, w, in, codes_of(model_, param), threads_,
+                                    factors_ ? factors_->find(param, piece) : nullptr, true);
   // A of the modules side by side; B in our order of the rows.
   const AdaptedLayer place = adapted_layer_of(model_, layer);
   const int a = model_.params().find(low_rank_a(place)),

@@ -1,10 +1,12 @@
 // The weights of a base as an adapter has them that is made of them (layers/adapters/first_weights.h):
-// while they are read from its files, what is left of each, and the first A and B.
+// while they are read from its files, what is left of each, and the first A and B. These are found before the
+// memory of a run is reserved, as a decomposition takes many times what is left of it of the heap.
 #pragma once
 
 #include <list>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/io/safetensors.h"
@@ -21,9 +23,27 @@ std::vector<float> weight_of(const SafeTensor& plain, bool transposed);
 FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<float>& w,
                            int64_t in, const WeightCodes* codes, int threads);
 
+// A and B of all modules whose adapters are made of their weights.
+class FactorsOfBase {
+ public:
+  // Of the weights in a folder. None without one, and for a model without such adapters, whose folder is not read.
+  FactorsOfBase(const Model& model, const std::string& folder, int threads);
+  // By parameter and tensor of the files; null: none.
+  const FirstFactors* find(int param, size_t piece) const;
+  int64_t count() const { return static_cast<int64_t>(made_.size()); }
+  int64_t bytes() const;  // that they take
+
+ private:
+  std::map<std::pair<int, size_t>, FirstFactors> made_;
+};
+
 class AdaptedBase {
  public:
-  AdaptedBase(const Model& model, int threads) : model_(model), threads_(threads) { add_shared(); }
+  // Without `factors` A and B are found as the weights are read.
+  AdaptedBase(const Model& model, const FactorsOfBase* factors, int threads)
+      : model_(model), factors_(factors), threads_(threads) {
+    add_shared();
+  }
 
   // Whether the base's tensor `piece` of a parameter is one that an adapter is made of.
   bool takes(int param, size_t piece) const;
@@ -38,6 +58,7 @@ class AdaptedBase {
 
  private:
   const Model& model_;
+  const FactorsOfBase* factors_;
   int threads_;
   void add_shared();
   std::map<int, std::vector<float>> first_;

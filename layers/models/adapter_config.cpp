@@ -60,7 +60,7 @@ const char* task_type(HeadKind head) {
 void check_fields(const json& c, const AdapterMethod& method, const std::string& path,
                   std::vector<std::string>* notes) {
   for (const auto& [key, value] : c.items()) {
-    const bool read = method.has(key) || has_word(method.indifferent, key) ||
+    const bool read = method.has(key) || key == method.flag || has_word(method.indifferent, key) ||
                       has_word(kIndifferent, key) ||
                       std::any_of(method.fields.begin(), method.fields.end(),
                                   [&](const AdapterField& field) { return field.key == key; });
@@ -244,11 +244,14 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
   const json c = parse_json_file(path);
   require_object(c, path);
   const std::string type = get_string(c, "peft_type", path);
-  const AdapterMethod* const method = find_peft_type(type);
+  const AdapterMethod* const method = find_peft_type(type, [&](std::string_view field) {
+    const auto found = c.find(std::string(field));
+    return found != c.end() && *found == json(true);
+  });
   if (!method) {
     std::string types, titles;
     for (const AdapterMethod* row : adapter_methods()) {
-      types += (types.empty() ? "" : " ") + std::string(row->type);
+      if (row->flag.empty()) types += (types.empty() ? "" : " ") + std::string(row->type);
       titles += (titles.empty() ? "" : " ") + std::string(row->title);
     }
     fail(ErrorCode::unsupported, fmt::format("peft_type {} in {}", word_list(types), path), type,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "engine/core/error.h"
@@ -69,11 +70,12 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param) {
     if (placed.param.piece >= 0 && k != static_cast<size_t>(placed.param.piece)) continue;
     const FilePiece& from = of_base[adapter.pieces[k].piece];
     FilePiece piece;
-    for (const std::string& name : from.names)
-      piece.names.push_back(
-          placed.param.whole_name
-              ? placed.param.end
-              : fmt::format("{}{}{}", kPrefix, without_end(name), placed.param.end));
+    for (const char* end : {placed.param.end, placed.param.other_end})
+      for (const std::string& name : from.names)
+        if (end)
+          piece.names.push_back(placed.param.whole_name
+                                    ? end
+                                    : fmt::format("{}{}{}", kPrefix, without_end(name), end));
     piece.rows = placed.param.rows_of(adapter, k);
     if (placed.param.by_rows) piece.groups = from.groups;
     pieces.push_back(std::move(piece));
@@ -119,6 +121,21 @@ const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo&
   fail(ErrorCode::data, fmt::format("a tensor {} in {}", piece.names.front(), file.path()),
        "none of that name",
        "the model that the adapter was trained on, with its adapter_config.json");
+}
+
+void use_adapter_tensor(const SafetensorsReader& file, const FilePiece& piece,
+                        const SafeTensor& tensor, std::set<std::string>& used) {
+  used.insert(tensor.name);
+  for (const std::string& name : piece.names) {
+    const SafeTensor* const copy = name == tensor.name ? nullptr : file.find(name);
+    if (!copy) continue;
+    if (copy->bytes != tensor.bytes ||
+        std::memcmp(copy->data, tensor.data, static_cast<size_t>(tensor.bytes)) != 0)
+      fail(ErrorCode::data,
+           fmt::format("{} of {} as {}, of which it is a copy", name, file.path(), tensor.name),
+           "other values", "both files of one folder, as they were saved");
+    used.insert(name);
+  }
 }
 
 std::string trained_base_form(const std::string& folder) {
@@ -223,7 +240,7 @@ std::vector<std::string> load_adapter(Context& ctx, const Model& model, const st
         if (!is_saved(model, param)) return parts;
         for (const FilePiece& piece : saved_pieces(model, param)) {
           const SafeTensor& tensor = adapter_tensor(reader, model.params()[param], piece);
-          used.insert(tensor.name);
+          use_adapter_tensor(reader, piece, tensor, used);
           parts.push_back({&tensor, piece});
         }
         return parts;

@@ -39,6 +39,10 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
 // The tensor of a piece, of its shape. Throws data.
 const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo& param,
                                  const FilePiece& piece);
+// Adds it, and copies of it that the file has under other names of the piece, to `used`. Throws data where
+// one of them has other values.
+void use_adapter_tensor(const SafetensorsReader& file, const FilePiece& piece,
+                        const SafeTensor& tensor, std::set<std::string>& used);
 // How the frozen base rested when the adapter of a folder was trained (base_form() of peft.h): full
 // where its file does not say, as PEFT's do not.
 std::string trained_base_form(const std::string& folder);

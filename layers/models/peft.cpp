@@ -421,8 +421,8 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     for (const AdapterParam& p : adapter.kind->params({layer, "", &adapter, shape[1], shape[0]})) {
       if (!p.trained) still->insert(p.name);
       // Files' rows are brought into our order where they are a tensor's own, not where it is
-      // transposed or all layers read the same matrix.
-      const bool fixed = p.transposed || shares;
+      // transposed, laid on them or all layers read the same matrix.
+      const bool fixed = p.transposed || p.laid || shares;
       if (p.by_rows && fixed &&
           pieces[adapter.pieces[static_cast<size_t>(p.piece)].piece].groups.any())
         fail(ErrorCode::unsupported,

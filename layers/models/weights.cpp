@@ -340,11 +340,12 @@ class ParamTarget {
 };
 
 std::vector<std::string> load_weights(Context* ctx, const Model& model, const std::string& folder,
-                                      const RestingWeights& weights, int threads, uint64_t seed) {
+                                      const RestingWeights& weights, int threads, uint64_t seed,
+                                      const FactorsOfBase* factors) {
   const SafetensorsFolder files = open_weights(model, folder);
   const ParamTable& table = model.params();
   ParamTarget target(ctx, table, weights);
-  AdaptedBase adapted(model, threads);
+  AdaptedBase adapted(model, factors, threads);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder, true);
@@ -397,12 +398,13 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
 
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const RestingWeights& weights, int threads, uint64_t seed) {
-  return load_weights(nullptr, model, folder, weights, threads, seed);
+  return load_weights(nullptr, model, folder, weights, threads, seed, nullptr);
 }
 
 std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
-                                      const RestingWeights& weights, uint64_t seed) {
-  return load_weights(&ctx, model, folder, weights, ctx.threads(), seed);
+                                      const RestingWeights& weights, uint64_t seed,
+                                      const FactorsOfBase* factors) {
+  return load_weights(&ctx, model, folder, weights, ctx.threads(), seed, factors);
 }
 
 void read_weights(Context& ctx, const Model& model,

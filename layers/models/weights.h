@@ -11,6 +11,8 @@
 
 namespace snug {
 
+class FactorsOfBase;
+
 // Reads every parameter from model.safetensors, its shards, or a single file to where it rests (f32,
 // bf16 or f16; gaps and padded rows become zero). Shapes are checked, layouts
 // and dtypes converted, each value rounded once. Throws data, naming file and tensor, if one is
@@ -18,14 +20,15 @@ namespace snug {
 // nobody asked for. Tensors in codes under the names of bitsandbytes are decoded; those that rest in the
 // same codes here are taken as they are.
 // A head that the files do not have is drawn from `seed` as in a new model: missing_weights(). So are
-// adapters.
+// adapters. `factors`: of such as are made of the base (adapted_base.h), found before; null: they are found here.
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const RestingWeights& weights, int threads,
                                       uint64_t seed = 0);
 
 // The same on any place: they are written through the context, a parameter at a time.
 std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
-                                      const RestingWeights& weights, uint64_t seed = 0);
+                                      const RestingWeights& weights, uint64_t seed = 0,
+                                      const FactorsOfBase* factors = nullptr);
 // The tensors of a head that the files of a base model do not have.
 std::vector<std::string> missing_weights(const Model& model, const std::string& folder);
 

@@ -18,11 +18,11 @@ void check_columns(const View& wide, const View& narrow, FoldedColumns f) {
       fail(ErrorCode::shape, "matrices (N,C) and (N,r)", describe(*v),
            "reshape it to rows and columns");
   const int64_t r = narrow.shape[1];
-  if (wide.shape[0] != narrow.shape[0] || f.first < 0 || r < 1 || r > f.width ||
-      f.first + f.width > wide.shape[1])
+  if (wide.shape[0] != narrow.shape[0] || f.first < 0 || f.width < 1 || r < 1 ||
+      (f.wrap && r > 2 * f.width) || f.first + f.width > wide.shape[1])
     fail(ErrorCode::shape,
-         fmt::format("as many rows, and columns {} to {} of {}, at least those of the other",
-                     f.first, f.first + f.width, describe(wide)),
+         fmt::format("as many rows, and columns {} to {} of {}{}", f.first, f.first + f.width,
+                     describe(wide), f.wrap ? ", at least half of those of the other" : ""),
          describe(narrow), "check that the adapter and the model belong together");
   if (wide.dtype != narrow.dtype)
     fail(ErrorCode::unsupported,

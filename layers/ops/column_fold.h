@@ -6,7 +6,8 @@
 //                   until r divides their number
 //           lay     y[n][first + c] += v[n][c mod r] for c < width;  with wrap, twice where fold counts
 //                   a column twice.  Each is the other's transpose
-// Shapes    x, y (N,C); u, v (N,r) with 1 <= r <= width, first + width <= C.
+//           Of r > width, columns of u behind the width are 0 without wrap, and those of v count for nothing
+// Shapes    x, y (N,C); u, v (N,r) with r >= 1, with wrap r <= 2 width; first + width <= C.
 // dtypes    one of f32, bf16, f16, the same for all.
 // Aliasing  none.
 // Numerics  float; fold in the order of columns, one rounding.

@@ -20,7 +20,7 @@ constexpr int64_t kMostPositions = int64_t{1} << 22;
 
 void check_spec(const RopeSpec& s) {
   const auto pairs = static_cast<int64_t>(s.inverse_frequencies.size());
-  if (s.H < 1 || s.G < 1 || s.D < 1 || pairs < 1 || 2 * pairs > s.D || pairs > kMostRopePairs)
+  if (s.H < 1 || s.G < 0 || s.D < 1 || pairs < 1 || 2 * pairs > s.D || pairs > kMostRopePairs)
     fail(ErrorCode::usage,
          fmt::format("heads, and R/2 of 1 to D/2 and {} inverse frequencies", kMostRopePairs),
          fmt::format("H={} G={} D={} R/2={}", s.H, s.G, s.D, pairs),

@@ -7,7 +7,8 @@
 //                   y[i + R/2] = f (x[i + R/2] cos a_i + x[i] sin a_i);  y[j] = x[j] for j >= R
 //           Values are copied. Backward is the rotation by -a_i, times f. f: attention_factor.
 //           p(b,t) = position + t, with document_start less that, as in embedding.h.
-// Shapes    y, qkv, dqkv, dy (N,(H+2G)D) with N = B*T: heads of q, then of k, then of v; state: the
+// Shapes    y, qkv, dqkv, dy (N,(H+2G)D) with N = B*T: heads of q, then of k, then of v, none of both
+//           with G = 0; state: the
 //           StepState, whose `position` the first column has, or undefined: 0; document_start (B,T)
 //           i32 (document_start.h), or undefined.
 // dtypes    one of f32, bf16, f16, the same for y and qkv.

@@ -76,7 +76,9 @@ struct AdapterParam {
   bool matrix = true;       // to optimizers that treat matrices apart
   bool transposed = false;  // in files
   bool trained = true;
-  bool whole_name = false;  // ... all that files call it
+  bool whole_name = false;          // ... all that files call it
+  bool laid = false;                // of no row alone, laid on the rows in the order of the files
+  const char* other_end = nullptr;  // of a copy that files may have, which nobody needs
   int64_t rows_of(const LinearAdapter& adapter, size_t k) const {
     return piece < 0 ? adapter.pieces[k].rank : shape[0];
   }
@@ -128,6 +130,7 @@ class AdapterSum {
 //   by_rows * (W + scale left right) * by_columns, or with magnitude: m / norm of its rows times that.
 struct MergedModule {
   std::vector<float> left, right;  // (out,rank) and (rank,in); empty: nothing is added
+  std::vector<float> added;        // (out,in), added beside them; empty: nothing
   int64_t rank = 0;
   float scale = 1;
   std::vector<float> rows, columns;  // factors; empty: 1

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "engine/memory/pass.h"
@@ -44,6 +45,9 @@ struct Runtime {
   View tokens = {};                       // (B,T) i32
   View token_types = {};                  // (B,T) i32; undefined: all 0
   bool adapters = true;                   // false: the model as it is without them
+  // By weight, the norms of its rows with what adapters add (layers/adapters/scaled_linear.h), where nothing is
+  // trained: made once, and not of every token again. Null: made where they are asked for.
+  const std::map<int, Tensor>* norms = nullptr;
 
   PackedWeight packed_weight(int param) const { return packed ? (*packed)[param] : PackedWeight{}; }
 };

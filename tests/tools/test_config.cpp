@@ -47,6 +47,7 @@ std::string companions(std::string_view key) {
     if (key == scaling) return "precision: fp16\n";
   if (key.starts_with("sample_") && key != "sample_prompt") return "sample_prompt: x\n";
   if (key == "feedforward_modules") return "peft: ia3\n";
+  if (key == "mora_type") return "peft: mora\n";
   if (key == "d_initial" || key == "projection_prng_key") return "peft: vera\n";
   if (key == "num_virtual_tokens" || key.starts_with("prompt_tuning_"))
     return "peft: prompt_tuning\n";

@@ -408,9 +408,10 @@ void load_checkpoint_weights(Session& session, const std::string& folder) {
     load_adapter(session.context(), session.model(), file, session.resting(), "");
 }
 
-void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base) {
+void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base,
+                     const FactorsOfBase* factors) {
   if (!session.model().adapters().empty())
-    load_weights(session.context(), session.model(), base, session.resting());
+    load_weights(session.context(), session.model(), base, session.resting(), 0, factors);
   load_checkpoint_weights(session, checkpoint.folder);
   session.load();
   const SafetensorsPieces file(checkpoint.folder + "/" + kStatesFile);

@@ -32,6 +32,8 @@
 
 namespace snug {
 
+class FactorsOfBase;
+
 // Where a run is. Everything here is the same after a resume.
 struct RunPosition {
   int64_t step = 0;           // optimizer steps done
@@ -125,7 +127,8 @@ void check_checkpoint_bytes(const std::string& folder);
 Checkpoint read_checkpoint(const std::string& folder, bool checked = false);
 // Loads weights and optimizer state into an opened session; with adapters those of the folder `base`
 // before.
-void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base = "");
+void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base = "",
+                     const FactorsOfBase* factors = nullptr);
 
 // The weights alone, of what a run saves.
 void load_checkpoint_weights(Session& session, const std::string& folder);

@@ -43,7 +43,7 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
     const std::vector<FilePiece> pieces = saved_pieces(model, i);
     for (size_t k = 0; k < pieces.size(); ++k) {
       const SafeTensor& tensor = adapter_tensor(*file_, p, pieces[k]);
-      used.insert(tensor.name);
+      use_adapter_tensor(*file_, pieces[k], tensor, used);
       if (!is_adapter_name(p.name.view())) whole_[{p.name.str(), k}] = &tensor;
     }
   }
@@ -104,6 +104,7 @@ bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed
     if (!module_.bias) return false;
     width_ = 1;
     module_.left.clear();
+    module_.added.clear();
     return true;
   }
   if (layer.adapter->first_way && layer.adapter->first_way->residual)
@@ -115,6 +116,7 @@ bool AdapterMerge::begin(const std::string& param, size_t piece, bool transposed
     module_.right = transpose(module_.left, module_.rank);
     module_.left = std::move(left);
   }
+  if (transposed && !module_.added.empty()) module_.added = transpose(module_.added, layer.in);
   row_.assign(static_cast<size_t>(width), 0.0f);
   return true;
 }
@@ -171,6 +173,8 @@ void AdapterMerge::apply(int64_t first, int64_t count, float* values) {
 }
 
 void AdapterMerge::add(int64_t first, int64_t count, float* values) {
+  for (int64_t i = 0; i < count && !module_.added.empty(); ++i)
+    values[i] += module_.added[static_cast<size_t>(first + i)];
   if (module_.left.empty()) return;
   for (int64_t at = first; at < first + count;) {
     const int64_t row = at / width_, from = at % width_;

@@ -264,7 +264,10 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   std::optional<AdapterMerge> merge;
   if (!adapter.empty())
     merge.emplace(adapter, source.spec, weights_fingerprint(folder), &report.notes);
-  if (merge && merge->of_table() && source.spec.tied)
+  // Of a classifier no head reads the table.
+  const bool reads =
+      source.spec.head == HeadKind::causal_lm || source.spec.head == HeadKind::masked_lm;
+  if (merge && merge->of_table() && source.spec.tied && reads)
     fail(
         ErrorCode::unsupported,
         fmt::format("a head of its own to merge {} into, which is of the table of tokens", adapter),

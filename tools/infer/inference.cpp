@@ -10,6 +10,7 @@
 #include "engine/io/files.h"
 #include "layers/adapters/first_weights.h"
 #include "layers/adapters/prompt_encoder.h"
+#include "layers/models/adapted_base.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/weights.h"
 #include "tools/infer/flag_words.h"
@@ -190,11 +191,12 @@ Inference open_inference(InferenceOptions options,
   }
   if (!in.plan.fits) refuse_plan(in.plan);
   check_gpu_room(r.settings, in.plan.engine_bytes);
+  const FactorsOfBase factors(*in.model, options.model, r.settings.threads);
   in.session = std::make_unique<Session>(in.plan.place, *in.model, in.plan.decisions, r.optimizer,
                                          r.settings, &in.plan.schedule);
   in.session->open();
-  for (const std::string& warning :
-       load_weights(in.session->context(), *in.model, options.model, in.session->resting()))
+  for (const std::string& warning : load_weights(in.session->context(), *in.model, options.model,
+                                                 in.session->resting(), 0, &factors))
     tell(stderr, "Warning: {}\n", warning);
   if (!options.adapter.empty())
     for (const std::string& warning :

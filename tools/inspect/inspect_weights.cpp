@@ -142,9 +142,14 @@ Facts inspect_adapter(const std::string& folder, const InspectOptions& options) 
                           "use_dora", "feedforward_modules"})
     if (j.contains(key)) out[key] = j[key];
   if (const auto type = j.find("peft_type"); type != j.end() && type->is_string())
-    if (const AdapterMethod* const method = find_peft_type(type->get<std::string>()))
+    if (const AdapterMethod* const method =
+            find_peft_type(type->get<std::string>(), [&](std::string_view field) {
+              return j.value(std::string(field), nlohmann::json()) == true;
+            })) {
       for (const AdapterField& field : method->fields)
         if (const std::string key(field.key); j.contains(key)) out[key] = j[key];
+      if (!method->flag.empty()) out[std::string(method->flag)] = true;
+    }
   std::vector<SafetensorsReader> files;
   files.emplace_back(folder + "/adapter_model.safetensors");
   Totals totals;

@@ -74,7 +74,9 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
     root_ = schedule_.add(Name("root"), -1, true);
     if (!model.params().coded().empty()) schedule_.add(Name("code"), root_, false);
     schedule_.add(Name("load"), root_, false);
-    if (decisions.micro_batch > 0 && learns_magnitudes(model))
+    // Where nothing is trained they are norms that stay.
+    if (learns_magnitudes(model) &&
+        (decisions.micro_batch > 0 || decisions.eval_batch > 0 || decisions.kv_length > 0))
       schedule_.add(Name("magnitudes"), root_, false);
     if (decisions.micro_batch > 0) {
       schedule_.add(Name("micro_first"), root_, false);
@@ -140,7 +142,7 @@ void Session::open() {
     code(param, k, {});
   }
   load();
-  start_adapters();
+  if (norms_.empty()) start_adapters();
   if (micro_first_ >= 0) {
     record_micro_steps();
     update();
@@ -214,6 +216,12 @@ void Session::make_residents() {
         if (!comm_) gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
         optimizer_->update(ctx, targets, stores_->states(), state_, c.windows);
       });
+  for (const auto& [layer, adapter] : model_.adapters())
+    if (magnitudes_ >= 0 && d.micro_batch == 0 && adapter.kind->starts_from_weight()) {
+      const int weight = table.find(layer + ".weight");
+      norms_[weight] = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
+                                   precision.compute, Category::weights);
+    }
   if (d.packed_weights != WeightPacking::none)
     packed_ = std::make_unique<PackedWeights>(ctx_, table, precision.compute, d.packed_weights);
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
@@ -365,6 +373,7 @@ void Session::load() {
     if (packed_) packed_->pack(ctx_, stores_->weights(), true);
   });
   none_late();
+  if (!norms_.empty()) start_adapters();
   kept_ = true;  // whatever a warm-up left
 }
 
@@ -464,7 +473,9 @@ View Session::batch_document_start(const Extent& used) const {
 }
 
 Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCache* cache) {
-  return {stores_->params(), gradients, state_, cache, packed_.get(), document_start};
+  Runtime rt{stores_->params(), gradients, state_, cache, packed_.get(), document_start};
+  if (!norms_.empty()) rt.norms = &norms_;
+  return rt;
 }
 
 void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {

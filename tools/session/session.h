@@ -25,6 +25,7 @@
 
 #include <concepts>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -229,7 +230,8 @@ class Session : private CodeSink {
   // Programs.
   void load();  // after the weights were written to resting()
   // After load() of a training session whose adapters are new: magnitudes become the norms of the rows
-  // that they scale, with which the model is the base (layers/parts/scaled_linear.h).
+  // that they scale, with which the model is the base (layers/adapters/scaled_linear.h). Where nothing is
+  // trained load() keeps these norms (Runtime::norms).
   void start_adapters();
   // Where evaluation and files are of kept weights (WeightsMove): what is computed next is of the trained
   // ones again.
@@ -331,6 +333,7 @@ class Session : private CodeSink {
   bool kept_ = true;     // whether the weights are those to keep
   bool summed_ = false;  // the window's gradients over ranks, with sums_in_backward()
   KvCache cache_;
+  std::map<int, Tensor> norms_;  // Runtime::norms; empty: not kept
   std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
   int root_ = -1, code_ = -1, load_ = -1, magnitudes_ = -1, micro_first_ = -1, micro_next_ = -1,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/kernels/kernels.h"
 #include "layers/models/peft.h"
 #include "tools/session/session.h"
 
@@ -57,23 +58,28 @@ void Session::start_adapters() {
         const int weight = table.find(layer + ".weight");
         if (!adapter.kind->starts_from_weight() || table[weight].part != part) continue;
         const AdaptedLayer place = adapted_layer_of(model_, layer);
-        const Tensor values = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
-                                          model_.precision().compute, Category::workspace);
+        const auto kept = norms_.find(weight);
+        Tensor made;
+        if (kept == norms_.end())
+          made = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
+                             model_.precision().compute, Category::workspace);
+        const View values = kept == norms_.end() ? made.view() : kept->second.view();
+        if (kept != norms_.end()) fill_zero(ctx_, values);  // rows of no adapter
         adapter.kind->start(ctx_, stores_->params(), place, stores_->params().acquire(ctx_, weight),
                             values);
         stores_->params().release(ctx_, weight);
-        if (ctx_.planning()) continue;
+        if (ctx_.planning() || kept != norms_.end()) continue;
         for (size_t k = 0; k < adapter.pieces.size(); ++k) {
           const AdapterPiece& piece = adapter.pieces[k];
           found.emplace_back(table.find(adapter.kind->start_name(place, k)),
-                             values_of(ctx_, values.view().rows(piece.row, piece.rows)));
+                             values_of(ctx_, values.rows(piece.row, piece.rows)));
         }
       }
       if (part >= 0) stores_->params().drop_part(ctx_, part);
     }
     stores_->done_reading(ctx_);
   });
-  if (ctx_.planning()) return;
+  if (ctx_.planning() || !norms_.empty()) return;
   const RestingWeights weights = resting();
   for (const auto& [param, values] : found) write_values(ctx_, table[param], weights, values);
   load();

@@ -236,6 +236,9 @@ PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
     tell(stderr,
          "Note: PEFT has no adapters of {}: the folder has its form, and is Snug's alone.\n",
          method.title);
+  else if (folder.empty() && !method.flag.empty())
+    tell(stderr, "Note: PEFT itself has no {}: the folder has the form of its fork with {}.\n",
+         method.title, method.flag);
   else if (folder.empty() && spec.linear_in_out && !method.front && !method.has("fan_in_fan_out"))
     tell(stderr,
          "Note: PEFT has no {} for modules of this model, which are Conv1D: the adapter is Snug's "

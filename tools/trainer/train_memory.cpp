@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "engine/device/nvml.h"
+#include "layers/models/adapted_base.h"
 #include "layers/models/adapter_files.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/checkpoint/pinning.h"
@@ -31,8 +33,15 @@ PrepareRoom TrainRun::prepare_room() const {
 }
 
 void TrainRun::reserve() {
+  auto factors = std::make_unique<FactorsOfBase>(*setup_.model, setup_.model_folder,
+                                                 setup_.request.settings.threads);
+  if (factors->count() > 0)
+    tell(stdout,
+         "Note: A and B of {} weights were made of them before memory is reserved; they rest in {} "
+         "beside it until the first step.\n",
+         factors->count(), human_bytes(factors->bytes()));
   malloc_trim(0);  // pages of the tokenisation that are free again
-  const int64_t before = process_private_bytes();
+  const int64_t before = process_private_bytes() - factors->bytes();
   // A sanitizer's own memory, which is most of the process then, is not the run's.
   // Of a GPU the plan's runtime bytes are memory there.
   if (allocation_watch::available() && plan_.place != Place::cuda && before > plan_.runtime_bytes)
@@ -57,11 +66,11 @@ void TrainRun::reserve() {
   if (plan_.place == Place::cuda) prepare_gpu();
   clock_.lap("memory");
   if (resumed_) {
-    load_checkpoint(*session_, *resumed_, setup_.model_folder);
+    load_checkpoint(*session_, *resumed_, setup_.model_folder, factors.get());
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
          load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->resting(),
-                      static_cast<uint64_t>(config().seed)))
+                      static_cast<uint64_t>(config().seed), factors.get()))
       tell(stdout, "Warning: {}\n", warning);
     const std::vector<std::string> drawn = missing_weights(*setup_.model, setup_.model_folder);
     if (!drawn.empty())
@@ -78,6 +87,10 @@ void TrainRun::reserve() {
     init_parameters(session_->context(), setup_.model->params(), session_->resting(),
                     static_cast<uint64_t>(config().seed));
     session_->load();
+  }
+  if (factors->count() > 0) {
+    factors.reset();
+    malloc_trim(0);
   }
   at_.loss_scale = session_->state().loss_scale;
   clock_.lap("weights");

@@ -262,7 +262,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                                          "y", "z", "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah",
                                          "ai", "aj", "ak", "al", "am", "an", "ao", "ap", "aq", "ar",
                                          "as", "at", "au", "av", "aw", "ax", "ay", "az", "ba", "bb",
-                                         "bc", "bd", "be", "bf", "bg"),
+                                         "bc", "bd", "be", "bf", "bg", "ma", "mb", "mc", "md", "me",
+                                         "mf", "mg"),
                          [](const auto& named) { return std::string(named.param); });
 
 // A folder of PEFT's has the rows that an encoder made, and not the encoder: they are what a run that goes on
@@ -481,6 +482,27 @@ TEST(Peft, RefusesWhatAMethodIsNotFor) {
   miss.method = "vera";
   expect_error(ErrorCode::unsupported, {"in the model's order for peft: vera"},
                [&] { resolve_peft(by_head.spec(), miss); });
+  PeftConfig mora;
+  mora.method = "mora";
+  mora.target_modules = {"query_key_value"};
+  expect_error(ErrorCode::unsupported, {"in the model's order for peft: mora"},
+               [&] { resolve_peft(by_head.spec(), mora); });
+  // A side is at most twice what is read, 24 numbers here: (24 + 24) r at most 48.5^2.
+  mora.target_modules = {"o_proj"};
+  mora.lora_r = 49;
+  EXPECT_EQ(resolve_peft(shared.spec(), mora).trained, 2 * 48 * 48);
+  mora.lora_r = 50;
+  expect_error(
+      ErrorCode::usage,
+      {"square matrices of peft: mora of a side of at most 48, twice what the module reads",
+       "lora_r 50, of side 49 for 24 to 24 of o_proj", "lora_r=49"},
+      [&] { resolve_peft(shared.spec(), mora); });
+  mora.mora_type = 6;  // whose side is even
+  EXPECT_EQ(resolve_peft(shared.spec(), mora).trained, 2 * 48 * 48);
+  mora.mora_type = 3;
+  expect_error(ErrorCode::unsupported,
+               {"mora_type 1, which folds, or 6, which turns", "mora_type 3", "mora_type=6"},
+               [&] { resolve_peft(shared.spec(), mora); });
   PeftConfig front;
   front.method = "prompt_tuning";
   front.num_virtual_tokens = 3;
@@ -545,6 +567,21 @@ TEST(Peft, RefusesFoldersOfOthers) {
   expect_error(ErrorCode::data, {"a tensor base_model.model.", "none of that name"},
                [&] { run.load(other.folder.path()); });
   const TempFolder empty;
+  // One matrix under two names, of which one was changed.
+  const PeftGolden twice("mb");
+  PeftRun squares(twice);
+  const SafeTensor& copy =
+      twice.file.at("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
+  std::string bytes = read_file(twice.path);
+  const size_t place = bytes.rfind(
+      std::string(reinterpret_cast<const char*>(copy.data), static_cast<size_t>(copy.bytes)));
+  ASSERT_NE(place, std::string::npos);
+  bytes[place] = static_cast<char>(bytes[place] ^ 1);
+  write_atomic(empty / kAdapterWeights, bytes);
+  expect_error(ErrorCode::data,
+               {"q_proj.lora_B.weight of", "q_proj.lora_A.weight, of which it is a copy",
+                "other values", "as they were saved"},
+               [&] { squares.load(empty.path()); });
   expect_error(ErrorCode::usage, {"adapter_config.json and adapter_model.safetensors"},
                [&] { read_adapter_config(empty.path()); });
   const auto with = [&](const char* text) {
@@ -556,7 +593,7 @@ TEST(Peft, RefusesFoldersOfOthers) {
       {"peft_type LORA, IA3, VERA, MISS, PROMPT_TUNING, P_TUNING, PREFIX_TUNING, HOULSBY or "
        "PFEIFFER",
        "ADALORA",
-       "an adapter of LoRA, IA3, VeRA, MiSS, prompt-tuning, P-tuning, prefix-tuning, "
+       "an adapter of LoRA, IA3, VeRA, MiSS, MoRA, prompt-tuning, P-tuning, prefix-tuning, "
        "Houlsby or Pfeiffer"},
       with(R"({"peft_type": "ADALORA"})"));
   expect_error(ErrorCode::unsupported,

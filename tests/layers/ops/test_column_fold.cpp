@@ -22,6 +22,9 @@ const Variant kVariants[] = {
     {.N = 5, .C = 12, .r = 5, .columns = {0, 12, true}},
     {.N = 40, .C = 96, .r = 21, .columns = {32, 50, true}, .add = true},
     {.N = 700, .C = 64, .r = 64, .columns = {0, 64, true}},
+    {.N = 7, .C = 12, .r = 17, .columns = {1, 10}},
+    {.N = 7, .C = 12, .r = 17, .columns = {1, 10, true}, .add = true},
+    {.N = 33, .C = 20, .r = 40, .columns = {0, 20, true}},
 };
 
 TEST(ColumnFold, MatchesTheFormulaOnBothPlaces) {
@@ -77,6 +80,10 @@ TEST(ColumnFold, RefusesWhatDoesNotFit) {
                  call(8, 3, {2, 4}, DType::f32);
                });
   expect_error(ErrorCode::shape, {"u (6,3) f32"}, [&] { call(6, 3, {0, 4}, DType::f32); });
+  expect_error(ErrorCode::shape, {"0 to 4 of x (8,4) f32, at least half of those of the other"},
+               [&] {
+                 call(8, 9, {0, 4, true}, DType::f32);
+               });
   expect_error(ErrorCode::unsupported,
                {"what they are folded onto of one dtype, f32", "u (8,3) bf16"}, [&] {
                  call(8, 3, {0, 4}, DType::bf16);

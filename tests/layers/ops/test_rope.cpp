@@ -47,6 +47,7 @@ std::vector<Variant> variants() {
         all.push_back(v);
       };
       add({.s = {1, 1, 1, 1, 2, 2}});
+      add({.s = {5, 4, 1, 0, 12, 12}, .state = false});  // a matrix alone
       add({.s = {2, 5, 3, 1, 6, 6}});
       add({.s = {1, 7, 2, 2, 20, 10}, .position = 3});  // R/2 of 5 in 20
       add({.s = {2, 9, 4, 2, 64, 64}, .documents = true, .position = 100000});

@@ -277,6 +277,18 @@ TEST_F(Adapters, Methods) {
        8,
        "attn.c_attn.miss_block",
        {6, 96}},
+      {"mora",
+       {"peft=mora", "lora_r=6", "lora_dropout=0.1", "target_modules=all-linear"},
+       "LORA",
+       8,
+       "attn.c_attn.lora_A.weight",
+       {28, 28}},
+      {"mora6",
+       {"peft=mora", "mora_type=6", "lora_r=2", "lora_dropout=0.1", "target_modules=all-linear"},
+       "LORA",
+       8,
+       "mlp.c_proj.lora_A.weight",
+       {18, 18}},
       {"ia3", {"peft=ia3"}, "IA3", 4, "attn.c_attn.ia3_l", {96, 1}},
       {"houlsby",
        {"peft=houlsby", "reduction_factor=4"},
@@ -309,8 +321,10 @@ TEST_F(Adapters, Methods) {
     const Json config = w_.json(whole + "/final/adapter_config.json");
     EXPECT_EQ(config["peft_type"], m.type);
     const bool bottleneck = name == "houlsby" || name == "pfeiffer";
-    EXPECT_EQ(config.contains("exclude_modules"), name != "vera" && !bottleneck)
-        << "as VeraConfig has none";
+    const bool mora = name.starts_with("mora");
+    EXPECT_EQ(config.contains("exclude_modules"), name != "vera" && !bottleneck && !mora)
+        << "as VeraConfig and the fork with MoRA have none";
+    EXPECT_EQ(config.value("use_mora", false), mora);
     const SafetensorsReader file(adapter + "/adapter_model.safetensors");
     EXPECT_EQ(file.tensors().size(), m.tensors);
     EXPECT_EQ(file.at(std::string("base_model.model.transformer.h.1.") + m.of_layer).shape,
@@ -490,6 +504,15 @@ TEST_F(Adapters, OfADecoderThatClassifies) {
   const double before = unmerged["loss"].get<double>();
   EXPECT_NEAR(merged["loss"].get<double>(), before, 1e-5 * before);
   EXPECT_LT(before, std::log(2.0) - 0.01) << "nothing was learned";
+
+  // An adapter of the table of tokens, which no head reads here, though the base's is tied to it.
+  w_.trained("table", joined(keys, {"target_modules=[wte,c_attn]", "max_steps=4"}));
+  const Json beside = eval({"--model", base, "--adapter", w_.path("table/final")});
+  const Outcome taken = run({"merge", "--model", base, "--adapter", w_.path("table/final"),
+                             "--output", w_.path("taken")});
+  ASSERT_EQ(taken.code, 0) << taken.err;
+  const double loss = beside["loss"].get<double>();
+  EXPECT_NEAR(eval({"--model", w_.path("taken")})["loss"].get<double>(), loss, 1e-5 * loss);
 }
 
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {

@@ -455,7 +455,8 @@ TEST_F(Preferences, WhatIsRefused) {
       {good, {"max_length=1"}, "a pair whose prompt leaves room for an answer"},
       {good,
        {"peft=null", "target_modules=null", "lora_r=null"},
-       "adapters as peft: lora, qlora, dora, lora_fa, ia3, vera, miss, houlsby or pfeiffer for "
+       "adapters as peft: lora, qlora, dora, lora_fa, ia3, vera, miss, mora, houlsby or pfeiffer "
+       "for "
        "loss_type"},
       {good, {"lora_dropout=0.1"}, "no dropout with task: dpo"},
       {good, {"init_lora_weights=pissa"}, "init_lora_weights: true or gaussian for loss_type"},
