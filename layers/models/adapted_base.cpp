@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "engine/core/error.h"
 #include "layers/adapters/kinds.h"
@@ -43,10 +42,8 @@ FirstFactors first_factors(const LinearAdapter& adapter, size_t k, std::vector<f
   std::vector<float> source = w;
   if (const auto* const blocks = dynamic_cast<const BlockCodes*>(codes);
       blocks && (way.of_decoded || way.of_error)) {
-    std::vector<std::byte> back;
-    encode_tensor(w.data(), out * in, DType::f32, blocks->spec(), threads, back);
-    std::vector<float> decoded(w.size());
-    std::memcpy(decoded.data(), back.data(), back.size());
+    std::vector<float> decoded = w;
+    blocks->round_trip(decoded, in, threads);
     if (way.of_decoded)
       source = w = std::move(decoded);
     else

@@ -78,10 +78,9 @@ constexpr ForeignKey kForeign[] = {
      .why = "pairs count alike, and beside them nothing is learned but what loss_type: orpo learns",
      .neutral = "false 0"},
     {.names = "use_peft", .why = "peft names the adapters"},
-    {.names = "load_in_8bit", .why = "frozen weights in 8 bits are not built; load_in_4bit is"},
     {.names = "bnb_4bit_quant_storage", .why = "codes rest as bytes", .neutral = "uint8"},
-    {.names = "llm_int8_threshold llm_int8_has_fp16_weight llm_int8_enable_fp32_cpu_offload",
-     .why = "they belong to weights in 8 bits", .neutral = "*"},
+    {.names = "llm_int8_has_fp16_weight llm_int8_enable_fp32_cpu_offload",
+     .why = "frozen weights in 8 bits rest in these alone; offload_params says where", .neutral = "false"},
     {.names = "llm_int8_skip_modules", .why = "the linear weights of all blocks are coded, and no others"},
     {.names = "lora_bias", .why = "adapters are LoRA's"},
     {.names = "deepspeed fsdp fsdp_config zero_stage parallelism_config ddp_backend ddp_find_unused_parameters "
