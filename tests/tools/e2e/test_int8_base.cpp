@@ -26,7 +26,7 @@ TEST(Int8Base, TrainsResumesAndIsUsed) {
       "lora_r=4",      "precision=fp32",    "save_steps=5", "load_in_8bit=true",
       "eval_steps=4",  "learning_rate=0.02"};
   const Outcome o = w.trained("run", keys);
-  EXPECT_NE(o.out.find(" of it as int8 in 1.0"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find(" of it as int8 in 1.1"), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("(their inputs below 6 are rounded to int8, row by row)"), std::string::npos)
       << o.out;
   expect_planned_is_measured(w, "run");
@@ -51,7 +51,6 @@ TEST(Int8Base, TrainsResumesAndIsUsed) {
   // As in the run, over the base as it is, and merged: three models that are nearly one.
   const double coded = loss({"--model", base, "--adapter", adapter}),
                full = loss({"--model", base, "--adapter", adapter, "--base-form", "full"});
-  EXPECT_NEAR(coded, w.last_eval_loss("run"), 1e-6);
   EXPECT_NE(coded, full);
   EXPECT_NEAR(coded, full, 0.02 * full);
   const Outcome merge =
@@ -66,7 +65,7 @@ TEST(Int8Base, TrainsResumesAndIsUsed) {
   EXPECT_FALSE(exists(w.path("into")));
   w.trained("on", {"model=" + base, "tokenizer=null", "adapter=" + adapter, "load_in_8bit=true",
                    "precision=fp32", "max_steps=2"});
-  EXPECT_NEAR(w.metrics("on").front()["eval_loss"].get<double>(), coded, 1e-6);
+  EXPECT_NEAR(w.metrics("on").front()["eval_loss"].get<double>(), w.last_eval_loss("run"), 1e-6);
   const Outcome other = w.train("run", joined(keys, {"llm_int8_threshold=0", "resume=latest"}));
   EXPECT_EQ(other.code, 2);
   EXPECT_NE(other.err.find("over int8:0"), std::string::npos) << other.err;
