@@ -103,9 +103,11 @@ void check_codes(const SafetensorsFolder& files, const SafeTensor& tensor,
   if (!allowed)
     fail(ErrorCode::unsupported, fmt::format("weights that are no codes in {}", folder),
          fmt::format("{} in {}", tensor.name, stored.spec.codec->name),
-         "snug quant FILE --decode --output model.safetensors makes weights of them, which are "
-         "another "
-         "base to adapters");
+         tensor.dtype == SafeDType::I8
+             ? "the base in full precision, which load_in_8bit=true of a run codes itself"
+             : "snug quant FILE --decode --output model.safetensors makes weights of them, which "
+               "are "
+               "another base to adapters");
   if (transposed)
     fail(ErrorCode::unsupported,
          fmt::format("codes of weights that the family stores as (out, in), in {}", folder),

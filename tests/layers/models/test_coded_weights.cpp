@@ -184,6 +184,17 @@ TEST(CodedWeights, WhatIsWrongWithRowsOfInt8IsSaid) {
                 "load_in_8bit=true"},
                with(".weight_format", {layer + ".weight_format", SafeDType::U8, {}}, 1, 1));
   EXPECT_NO_THROW(with(".weight_format", {}, 0)());
+  // What merges or converts a base wants it whole.
+  const std::string path = folder / "good.safetensors";
+  write_int8(g, run.model(), path);
+  const SafetensorsFolder good(path);
+  expect_error(ErrorCode::unsupported,
+               {"weights that are no codes in ", "model.layers.0.self_attn.q_proj.weight in int8",
+                "the base in full precision, which load_in_8bit=true of a run codes itself"},
+               [&] {
+                 for (int i = 0; i < run.model().params().size(); ++i)
+                   if (run.model().params()[i].coded()) find_weight(good, run.model(), i, path);
+               });
 }
 
 TEST(CodedWeights, Int8HoldsWhatFp16Holds) {
