@@ -67,7 +67,7 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
         !t.brought && !t.gradients.defined() && windows.last < 0 && t.master.dtype == DType::f32,
         "no gradients, and parameters in f32, to go from weights to others");
   } else if (t.brought) {
-    require(windows.last < 0, "all windows of gradients that are brought");
+    // Each window's are looked at when they are there.
   } else if (windows.last < 0) {
     expect(t.gradients, "gradients", {{"elements", n}});
   } else {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "engine/core/error.h"
@@ -24,7 +25,8 @@ int64_t nccl_bytes(int ranks) {
   return 96 * kMiB + kChannels * kRing + std::max(kChannels, 2 * peers) * kPeer;
 }
 
-NcclTransport::NcclTransport(Group& group) : group_(group), nccl_(NcclLibrary::load()) {
+NcclTransport::NcclTransport(Group& group, Events events)
+    : group_(group), nccl_(NcclLibrary::load()), events_(std::move(events)) {
   group_.barrier("the version of NCCL", static_cast<uint64_t>(nccl_.version()));
 }
 
@@ -64,7 +66,7 @@ void NcclTransport::call(Context& ctx, const char* what, F&& f) {
   int result = NcclLibrary::kSuccess;
   {
     const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) result = f(ctx.device().native_stream(kCompute));
+    if (comm_ != nullptr) result = f(ctx.device().native_stream(stream_));
   }
   if (result != NcclLibrary::kSuccess && result != NcclLibrary::kInProgress) broken(what, result);
   settle(what);
@@ -91,10 +93,18 @@ void NcclTransport::settle(const char* what) {
 // The hosts issue what all issue.
 void NcclTransport::meet(const char* what, int64_t bytes) {
   group_.barrier(what, static_cast<uint64_t>(bytes));
-  const std::lock_guard lock(mutex_);
-  what_ = what;
-  began_ = monotonic_seconds();
-  last_ = -1;
+  const EventId first = record();
+  const auto take = [&] {
+    const std::lock_guard lock(mutex_);
+    calls_.look(monotonic_seconds(), events_.done);
+    if (calls_.full()) return false;
+    calls_.add(what, first, monotonic_seconds());
+    return true;
+  };
+  while (!take()) {
+    group_.check();
+    usleep(100);
+  }
 }
 
 void NcclTransport::attach(Context& ctx, std::byte* arena, int64_t bytes) {
@@ -105,7 +115,11 @@ void NcclTransport::attach(Context& ctx, std::byte* arena, int64_t bytes) {
   std::vector<NcclLibrary::Id> ids(static_cast<size_t>(size()));
   group_.exchange("the name of NCCL's ranks", ids.data(), id.data(),
                   static_cast<int64_t>(id.size()));
-  device_ = &ctx.device();
+  if (!events_.done) events_.done = [](EventId) { return true; };
+  if (Device* device = &ctx.device(); !events_.record && ctx.place() == Place::cuda)
+    events_ = {[this, device] { return device->record_event(stream_); },
+               [device](EventId event) { return event_done(*device, event); }};
+  calls_.clear();
   meet("attach", bytes);
   ends_ = false;
   const std::error_code refused = start_worker(watch_, [this] { watch(); });
@@ -130,16 +144,15 @@ void NcclTransport::attach(Context& ctx, std::byte* arena, int64_t bytes) {
     });
     swap(ctx, "attach", arena, n, arena + size() * n, n, n);
   }
-  issued(ctx);
+  issued();
+  ctx.device().wait_event(kCompute, ctx.device().record_event(stream_));  // who writes there next
 }
 
-// On a GPU the last call is over when its stream says so.
-void NcclTransport::issued(Context& ctx) {
-  const bool later = ctx.place() == Place::cuda;
-  const EventId last = later ? ctx.device().record_event(kCompute) : -1;
+// On a GPU a call is over when its stream says so.
+void NcclTransport::issued() {
+  const EventId last = record();
   const std::lock_guard lock(mutex_);
-  last_ = last;
-  if (!later) began_ = 0;
+  calls_.issued(last);
 }
 
 // Of each other rank n bytes into `room`, i behind this one in place i - 1; and to each what is its own of
@@ -167,7 +180,7 @@ void NcclTransport::all_gather(Context& ctx, const View& full, const View& mine)
     call(ctx, "all_gather", [&](void* stream) {
       return nccl_.all_gather(mine.data, full.data, mine.bytes(), comm_, stream);
     });
-  issued(ctx);
+  issued();
 }
 
 void NcclTransport::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full,
@@ -190,11 +203,14 @@ void NcclTransport::reduce_scatter_sum(Context& ctx, const GradView& mine, const
     parts[rank()] = from + (rank() * piece + begin) * element;
     for (int i = 1; i < size(); ++i)
       parts[(rank() + i) % size()] = half + (i - 1) * chunk * element;
-    on_queue(ctx, [&, n = n](auto& queue) {
-      sum_ranks_on(queue, {own.rows(begin, n), mine.add}, parts, size());
-    });
+    on_queue(
+        ctx,
+        [&, n = n](auto& queue) {
+          sum_ranks_on(queue, {own.rows(begin, n), mine.add}, parts, size());
+        },
+        stream_);
   }
-  issued(ctx);
+  issued();
 }
 
 // On a thread of its own: while something is awaited, who is gone, who stands still, and what NCCL says.
@@ -203,24 +219,24 @@ void NcclTransport::watch() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
     wake_.wait_for(lock, std::chrono::milliseconds(50));
-    if (began_ == 0 || ends_) continue;
-    if (last_ >= 0 && event_done(*device_, last_)) began_ = 0;
+    if (ends_) continue;
+    const auto [what, began] = calls_.look(monotonic_seconds(), events_.done);
+    if (what == nullptr) continue;
     int state = NcclLibrary::kSuccess;
     if (comm_ != nullptr)
       if (const int asked = nccl_.state(comm_, state); asked != NcclLibrary::kSuccess)
         state = asked;
-    const double began = began_, now = monotonic_seconds(), timeout = group_.timeout();
-    const char* const what = what_;
+    const double now = monotonic_seconds(), timeout = group_.timeout();
     lock.unlock();
     if (state != NcclLibrary::kSuccess && state != NcclLibrary::kInProgress)
       group_.give_up(fmt::format("NCCL at {}: {}", what, nccl_.words(state)));
+    for (int r = 0; r < size(); ++r)
+      if (r != rank()) group_.look_after(r);
+    if (now - beat > std::min(0.25, timeout / 8)) {
+      beat = now;
+      group_.go_on();
+    }
     if (began > 0) {
-      for (int r = 0; r < size(); ++r)
-        if (r != rank()) group_.look_after(r);
-      if (now - beat > std::min(0.25, timeout / 8)) {
-        beat = now;
-        group_.go_on();
-      }
       for (int r = 0; now - began > timeout && r < size(); ++r)
         if (r != rank()) group_.look_after(r, what, began);
       // All processes go on, and one of the devices does not: which, none of the others can see.

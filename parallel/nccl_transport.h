@@ -9,7 +9,8 @@
 //
 // What is waited for is that all hosts issue the same call: the devices work when they come to it. A thread
 // watches meanwhile: NCCL says nothing of a rank that is gone or stands still. With what it finds it ends
-// what waits on the device (ncclCommAbort), and the next call of this rank throws.
+// what waits on the device (ncclCommAbort), and the next call of this rank throws. What a device still has
+// to do before a call is not counted (device_calls.h).
 //
 // Memory  NCCL takes buffers of its own on the device, in attach() (nccl_bytes()).
 #pragma once
@@ -17,11 +18,13 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "engine/device/device.h"
+#include "parallel/device_calls.h"
 #include "parallel/group.h"
 #include "parallel/nccl_library.h"
 #include "parallel/rank_comm.h"
@@ -35,13 +38,20 @@ int64_t nccl_bytes(int ranks);
 
 class NcclTransport final : public Transport {
  public:
+  // Events of the stream: by default a GPU's, and of other places none, whose work is done when it is
+  // issued.
+  struct Events {
+    std::function<EventId()> record;
+    std::function<bool(EventId)> done;
+  };
   // The group outlives it. Throws as NcclLibrary::load(), and collective if its versions differ.
-  explicit NcclTransport(Group& group);
+  explicit NcclTransport(Group& group, Events events = {});
   ~NcclTransport() override { detach(); }
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
   bool shares_memory() const override { return false; }
   bool on_device() const override { return true; }
+  void set_stream(StreamId stream) override { stream_ = stream; }
   void attach(Context& ctx, std::byte* arena, int64_t bytes) override;
   void detach() noexcept override;
   void all_gather(Context& ctx, const View& full, const View& mine) override;
@@ -58,7 +68,8 @@ class NcclTransport final : public Transport {
   void call(Context& ctx, const char* what, F&& f);
   void settle(const char* what);
   void meet(const char* what, int64_t bytes);
-  void issued(Context& ctx);
+  void issued();
+  EventId record() { return events_.record ? events_.record() : -1; }
   [[noreturn]] void broken(const char* what, int result);
   void swap(Context& ctx, const char* what, std::byte* room, int64_t chunk, const std::byte* spans,
             int64_t each, int64_t n);
@@ -69,10 +80,9 @@ class NcclTransport final : public Transport {
   NcclLibrary& nccl_;
   std::mutex mutex_;
   NcclLibrary::Comm comm_ = nullptr;
-  Device* device_ = nullptr;  // whose work is awaited
-  const char* what_ = "";     // the last call
-  double began_ = 0;          // when; 0: nothing is awaited
-  EventId last_ = -1;         // behind it on the stream; -1: it is not issued yet
+  Events events_;
+  StreamId stream_ = kCompute;
+  DeviceCalls calls_;
   bool ends_ = false;
   std::condition_variable wake_;
   std::thread watch_;

@@ -58,40 +58,111 @@ Tensor RankComm::staging(Context& ctx, const View& full) const {
                     Category::workspace);
 }
 
-void RankComm::all_gather(Context& ctx, const View& full, const View& mine) {
+void RankComm::set_in_turn(bool in_turn) {
+  in_turn_ = in_turn;
+  if (transport_) transport_->set_stream(in_turn ? kCompute : kRanks);
+}
+
+void RankComm::begin(Context& ctx, const char* name, OpCost cost, Call call, Tensor* of,
+                     Flight& flight) {
+  call.ctx = &ctx;
+  call.room = flight.room.view();
+  if (in_turn_) {
+    const Op op(ctx, name, cost);
+    if (op.run()) run(call);
+    return;
+  }
+  Tensor* tensors[2];
+  size_t count = 0;
+  if (of != nullptr) tensors[count++] = of;
+  if (flight.room.defined()) tensors[count++] = &flight.room;
+  ctx.wait_event(kRanks, ctx.record_event(kCompute));
+  {
+    const Op op(ctx, name, cost, kRanks, {tensors, count});
+    if (op.run()) {
+      Call& place = calls_[static_cast<size_t>(begun_ % kMostBegun)];
+      require(place.kind == Call::Kind::none, "fewer collectives than that on their way");
+      place = call;
+      ctx.device().call(
+          [](void* comm, int64_t number) {
+            auto& self = *static_cast<RankComm*>(comm);
+            Call& c = self.calls_[static_cast<size_t>(number % kMostBegun)];
+            const Call now = c;
+            c.kind = Call::Kind::none;
+            self.run(now);
+          },
+          this, begun_++, kRanks);
+    }
+  }
+  flight.done = ctx.record_event(kRanks);
+}
+
+void RankComm::run(const Call& c) {
+  switch (c.kind) {
+    case Call::Kind::all_gather:
+      return transport_->all_gather(*c.ctx, c.full, c.mine);
+    case Call::Kind::reduce_scatter:
+      return transport_->reduce_scatter_sum(*c.ctx, {c.mine, c.add}, c.full, c.room);
+    case Call::Kind::all_reduce:
+      return transport_->all_reduce_sum(*c.ctx, c.full, c.room);
+    case Call::Kind::sum_step:
+      return sum_steps(c);
+    case Call::Kind::none:
+      break;
+  }
+  require(false, "a collective");
+}
+
+Comm::Flight RankComm::begin_all_gather(Context& ctx, const View& full, const View& mine,
+                                        Tensor* of) {
   check(ctx, full, mine);
-  Op op(ctx, "all_gather", {.flops = 0, .bytes = 2 * full.bytes()});
-  if (op.run()) transport_->all_gather(ctx, full, mine);
+  Flight flight;
+  begin(ctx, "all_gather", {.flops = 0, .bytes = 2 * full.bytes()},
+        {.kind = Call::Kind::all_gather, .full = full, .mine = mine}, of, flight);
+  return flight;
 }
 
-void RankComm::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) {
+Comm::Flight RankComm::begin_reduce_scatter(Context& ctx, const GradView& mine, const View& full,
+                                            Tensor* of) {
   check(ctx, full, mine.view);
-  const Tensor room = staging(ctx, full);
-  Op op(ctx, mine.add ? "reduce_scatter_add" : "reduce_scatter",
-        {.flops = full.elements(), .bytes = full.bytes() + (mine.add ? 2 : 1) * mine.view.bytes()});
-  if (op.run()) transport_->reduce_scatter_sum(ctx, mine, full, room.view());
+  Flight flight;
+  flight.room = staging(ctx, full);
+  begin(ctx, mine.add ? "reduce_scatter_add" : "reduce_scatter",
+        {.flops = full.elements(), .bytes = full.bytes() + (mine.add ? 2 : 1) * mine.view.bytes()},
+        {.kind = Call::Kind::reduce_scatter, .full = full, .mine = mine.view, .add = mine.add}, of,
+        flight);
+  return flight;
 }
 
-void RankComm::all_reduce_sum(Context& ctx, const View& x) {
+Comm::Flight RankComm::begin_all_reduce(Context& ctx, const View& x, Tensor* of) {
   require(x.elements() % size_ == 0, "a multiple of size() elements");
   check(ctx, x, x.rows(0, x.elements() / size_));
-  const Tensor room = staging(ctx, x);
-  Op op(ctx, "all_reduce", {.flops = x.elements(), .bytes = 3 * x.bytes()});
-  if (op.run()) transport_->all_reduce_sum(ctx, x, room.view());
+  Flight flight;
+  flight.room = staging(ctx, x);
+  begin(ctx, "all_reduce", {.flops = x.elements(), .bytes = 3 * x.bytes()},
+        {.kind = Call::Kind::all_reduce, .full = x}, of, flight);
+  return flight;
 }
 
 void RankComm::sum_step(Context& ctx, const View& state) {
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
+  Flight flight;
   // Where kernels compute they sum too.
-  Tensor all_states;
   if (ctx.by_kernels())
-    all_states =
+    flight.room =
         ctx.tensor(Name("ranks.steps"), {size_ * state.bytes()}, DType::u8, Category::workspace);
-  Op op(ctx, "sum_step", {.flops = 4 * size_, .bytes = size_ * state.bytes()});
-  if (!op.run()) return;
-  if (ctx.by_kernels()) {
-    transport_->all_gather(ctx, all_states, state);
-    return on_queue(ctx, [&](auto& queue) { sum_steps_on(queue, state, all_states, size_); });
+  begin(ctx, "sum_step", {.flops = 4 * size_, .bytes = size_ * state.bytes()},
+        {.kind = Call::Kind::sum_step, .full = state}, nullptr, flight);
+  arrive(ctx, flight);
+}
+
+void RankComm::sum_steps(const Call& c) {
+  const View& state = c.full;
+  if (c.ctx->by_kernels()) {
+    transport_->all_gather(*c.ctx, c.room, state);
+    return on_queue(
+        *c.ctx, [&](auto& queue) { sum_steps_on(queue, state, c.room, size_); },
+        in_turn_ ? kCompute : kRanks);
   }
   struct Sums {
     double loss, squares;

@@ -10,6 +10,8 @@
 //        is filled while the other is summed. What is gathered comes to its place.
 #pragma once
 
+#include <array>
+
 #include "engine/seams/comm.h"
 
 namespace snug {
@@ -33,6 +35,8 @@ class Transport {
   // By these two, of spans of x.
   void all_reduce_sum(Context& ctx, const View& x, const View& staging);
   virtual bool shares_memory() const = 0;
+  // Of transports on devices: the stream that they put their work on, the ops' own if not said.
+  virtual void set_stream(StreamId) {}
   // Whether it moves what the host cannot read, on the device's streams.
   virtual bool on_device() const { return false; }
   // out[r] = what rank r gave: `bytes` of each, Group::kMostExchanged at most.
@@ -65,18 +69,37 @@ class RankComm final : public Comm {
   void detach() noexcept override {
     if (transport_) transport_->detach();
   }
-  void all_gather(Context& ctx, const View& full, const View& mine) override;
-  void reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) override;
-  void all_reduce_sum(Context& ctx, const View& x) override;
+  void set_in_turn(bool in_turn) override;
+  bool in_turn() const override { return in_turn_; }
+  Flight begin_all_gather(Context& ctx, const View& full, const View& mine, Tensor* of) override;
+  Flight begin_reduce_scatter(Context& ctx, const GradView& mine, const View& full,
+                              Tensor* of) override;
+  Flight begin_all_reduce(Context& ctx, const View& x, Tensor* of) override;
   void sum_step(Context& ctx, const View& state) override;
 
  private:
+  // What a stream does when it comes to it.
+  struct Call {
+    enum class Kind : uint8_t { none, all_gather, reduce_scatter, all_reduce, sum_step };
+    Kind kind = Kind::none;
+    Context* ctx = nullptr;
+    View full = {}, mine = {}, room = {};
+    bool add = false;
+  };
+  static constexpr int64_t kMostBegun = 64;  // that no stream has come to yet
+
   void check(Context& ctx, const View& full, const View& piece) const;
   Tensor staging(Context& ctx, const View& full) const;
+  // Records it, and has it done there.
+  void begin(Context& ctx, const char* name, OpCost cost, Call call, Tensor* of, Flight& flight);
+  void run(const Call& call);
+  void sum_steps(const Call& call);
 
   Transport* transport_ = nullptr;
   int rank_ = 0, size_ = 1;
-  bool staged_ = false;
+  bool staged_ = false, in_turn_ = true;
+  std::array<Call, kMostBegun> calls_;
+  int64_t begun_ = 0;
 };
 
 }  // namespace snug

@@ -116,7 +116,7 @@ double BenchRun::step() {
   for (int64_t m = 0; m < plan_.accumulation; ++m) {
     random_tokens(static_cast<uint64_t>(steps_ * plan_.accumulation + m));
     session_->state().first_sample = m * plan_.decisions.micro_batch;
-    session_->micro(m == 0);
+    session_->micro(m == 0, m + 1 == plan_.accumulation);
   }
   session_->update();
   if (!session_->state().found_inf) ++session_->state().updates;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -29,6 +31,17 @@ void check_cache_folder(const std::string& path) {
 
 constexpr double kBusy = 0.05;  // more waiting than this and the rates are another machine's
 
+// Behind what was measured: that it is too slow, or how to measure anew what was measured before.
+void print_end(double waited, bool measured, std::string_view of) {
+  if (waited > kBusy)
+    fmt::print(
+        "Other work had the processors in {:.0f} % of that time, so what was measured is too slow: "
+        "snug calibrate {}--force measures again, best on an idle machine.\n",
+        100 * waited, of);
+  else if (!measured)
+    fmt::print("--force measures again.\n");
+}
+
 void print(const Calibration& c, const std::string& path, bool measured) {
   fmt::print("{} ({}), {} thread{}\n\n", c.key.cpu, c.key.instruction_set, c.key.threads,
              c.key.threads == 1 ? "" : "s");
@@ -51,13 +64,7 @@ void print(const Calibration& c, const std::string& path, bool measured) {
   }
   fmt::print("\n{} {}; plan, train, eval and generate use it. It took {:.1f} s.\n",
              measured ? "Written to" : "Measured before, in", path, c.seconds);
-  if (c.waited > kBusy)
-    fmt::print(
-        "Other work had the processors in {:.0f} % of that time, so what was measured is too slow: "
-        "snug calibrate --force measures again, best on an idle machine.\n",
-        100 * c.waited);
-  else if (!measured)
-    fmt::print("--force measures again.\n");
+  print_end(c.waited, measured, "");
 }
 
 void print(const DeviceCalibration& c, const std::string& path, bool measured) {
@@ -94,7 +101,7 @@ void print(const DiskCalibration& c, const std::string& path, bool measured) {
   fmt::print(
       "\n{} {}; plans with offload_optimizer=disk there use {:.2f} GB/s. It took {:.1f} s.\n",
       measured ? "Written to" : "Measured before, in", path, c.rate() * 1e-9, c.seconds);
-  if (!measured) fmt::print("--force measures again.\n");
+  print_end(c.waited, measured, "disk=FOLDER ");
 }
 
 // What is to be measured, the only word that may stand beside flags: of device=WORD or disk=FOLDER.
@@ -163,6 +170,12 @@ int calibrate_the_device(const Settings& settings, double seconds, bool force, b
 }
 
 int calibrate_the_disk(const std::string& folder, double seconds, bool force, bool json) {
+  std::error_code code;
+  if (const std::filesystem::path path = folder;
+      std::filesystem::exists(path, code) && !std::filesystem::is_directory(path, code))
+    fail(ErrorCode::usage, "a folder to measure a disk in", fmt::format("{}, a file", folder),
+         fmt::format("snug calibrate disk={}",
+                     path.has_parent_path() ? path.parent_path().string() : "."));
   if (access(folder.c_str(), R_OK | W_OK | X_OK) != 0)
     fail(ErrorCode::usage, "a folder to measure a disk in",
          fmt::format("{}: {}", folder, std::strerror(errno)), "snug calibrate disk=.");

@@ -6,6 +6,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/core/units.h"
+#include "layers/adapters/kinds.h"
 #include "layers/models/adapter_files.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/output_file.h"
@@ -92,10 +93,10 @@ int convert_command(const Arguments& arguments) {
   if (is_adapter_folder(model)) {
     const PeftConfig adapter = read_adapter_config(model);
     const std::string& base = adapter.base;
-    if (adapter.num_virtual_tokens > 0)
+    if (const int64_t front = virtual_tokens(adapter); front > 0)
       fail(ErrorCode::unsupported, "--model as a folder with a whole model",
            fmt::format("{}, {} tokens in front of sequences, which no model folder has", model,
-                       adapter.num_virtual_tokens),
+                       front),
            fmt::format("--model {}: the base; snug eval and generate take the adapter beside it "
                        "(--adapter {})",
                        base.empty() ? "BASE" : base, model));

@@ -183,6 +183,44 @@ ranks() {
   rm -rf "$work/run"
 }
 
+# by_host: GPT-2 124M in bf16, 16 Ki tokens a step, updated by the device, by the host, and by the host one step
+# late. The host's loops have the bits of the kernels, so the losses of the first two are the same; those of
+# the third begin with the same one. What each takes is a figure.
+by_host() {
+  local start=$SECONDS log="$work/log" verdict=passed name losses first='' memory rates='' run="$work/run"
+  echo "== snug train, updates by the host"
+  for name in device host late; do
+    local keys=()
+    [[ $name == device ]] || keys+=(offload_update=cpu)
+    [[ $name != late ]] || keys+=('allow=[stale_update]')
+    rm -rf "$run"
+    if ! "$bin/snug" train "model={type: gpt2, n_layer: 12, n_embd: 768, n_head: 12, n_positions: 1024, vocab_size: 50257, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0}" \
+      init=scratch "train_data=$work/tokens.bin" "output_dir=$run" device=cuda precision=bf16 max_length=1024 \
+      global_batch_size=16 per_device_train_batch_size=16 recompute=none offload=none offload_params=none \
+      max_steps=12 learning_rate=1e-4 logging_steps=1 eval_fraction=0 save_steps=0 "${keys[@]}" >"$log" 2>&1; then
+      verdict="FAILED ($name)" failed=1
+      cat "$log" && cat "$log" >>"$work/failures"
+      continue
+    fi
+    losses=$(sed -n 's/.*"loss":\([0-9.e+-]*\).*/\1/p' "$run/metrics.jsonl" | tr '\n' ' ')
+    [[ -n $first ]] || first=$losses
+    if [[ $name == host && $losses != "$first" ]]; then
+      verdict="FAILED ($name: losses $losses, not $first)" failed=1
+    fi
+    if [[ $name == late && $(cut -d ' ' -f 1,2 <<<"$losses") != "$(cut -d ' ' -f 1 <<<"$first") "* ]]; then
+      verdict="FAILED ($name: begins with losses $losses, not as $first)" failed=1
+    fi
+    memory=$run/memory.json
+    if [[ $(number planned_engine_bytes "$memory") != "$(number measured_engine_bytes "$memory")" ||
+      $(number planned_host_bytes "$memory") != "$(number measured_host_bytes "$memory")" ]]; then
+      verdict="FAILED ($name: $(tr -d '\n' <"$memory" | cut -c1-300))" failed=1
+    fi
+    rates+="${rates:+, }$name $(rate "$run/metrics.jsonl")"
+  done
+  rows+=("| \`snug train\` updated by the host, 16 Ki tokens a step | $verdict | tokens/s: $rates | $((SECONDS - start)) s |")
+  rm -rf "$run"
+}
+
 # beside NAME LAYERS WIDTH HEADS BATCH MODE...: PyTorch on the same shapes.
 beside() {
   local name=$1 layers=$2 width=$3 heads=$4 batch=$5 what=eager out="$work/peer"
@@ -249,6 +287,7 @@ if wanted train; then
   else
     rows+=("| ranks on GPUs, by NCCL | not run: one GPU | | |")
   fi
+  by_host
   torch=no
   if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && [[ -f $peer ]]; then
     torch=yes

@@ -110,6 +110,9 @@ class CpuDevice : public Device {
   void fill(void* to, uint8_t value, int64_t bytes, StreamId stream) override {
     streams_.fill(to, value, bytes, stream);
   }
+  void call(void (*f)(void*, int64_t), void* of, int64_t number, StreamId stream) override {
+    streams_.call(f, of, number, stream);
+  }
   void read_disk(TierFile& file, int64_t offset, void* to, int64_t bytes,
                  StreamId stream) override {
     streams_.read(file, offset, to, bytes, stream);

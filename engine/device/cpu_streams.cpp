@@ -9,12 +9,11 @@
 namespace snug {
 namespace {
 // The stream in the low bits, the number of the last command before the event above them.
-constexpr int64_t kStreamBits = 4;
 StreamId stream_of(EventId event) {
-  return static_cast<StreamId>(event % kStreamBits);
+  return static_cast<StreamId>(event % kStreams);
 }
 int64_t number_of(EventId event) {
-  return event / kStreamBits;
+  return event / kStreams;
 }
 }  // namespace
 
@@ -26,6 +25,10 @@ const char* stream_name(StreamId stream) {
       return "to_host";
     case kToDevice:
       return "to_device";
+    case kHost:
+      return "host";
+    case kRanks:
+      return "ranks";
   }
   return "?";
 }
@@ -76,6 +79,8 @@ void CpuStreams::run(const Command& c) {
       return c.file->read(c.offset, c.to, c.bytes);
     case Command::Kind::write:
       return c.file->write(c.offset, c.from, c.bytes);
+    case Command::Kind::call:
+      return c.f(c.to, c.offset);
     case Command::Kind::wait:
       return;
   }
@@ -83,12 +88,12 @@ void CpuStreams::run(const Command& c) {
 
 bool CpuStreams::complete(EventId event) const {
   const StreamId s = stream_of(event);
-  return s == kCompute || queues_[static_cast<size_t>(s)].done >= number_of(event);
+  return at_once(s) || queues_[static_cast<size_t>(s)].done >= number_of(event);
 }
 
 void CpuStreams::put(StreamId stream, Command command) {
   require(stream >= 0 && stream < kStreams, "a stream of the device");
-  if (stream == kCompute || mode_ == StreamMode::immediate) return run(command);
+  if (at_once(stream)) return run(command);
   Queue& q = queues_[static_cast<size_t>(stream)];
   std::unique_lock lock(mutex_);
   if (q.end - q.begin == kCapacity) {
@@ -125,15 +130,19 @@ void CpuStreams::write(TierFile& file, int64_t offset, const void* from, int64_t
                .offset = offset});
 }
 
+void CpuStreams::call(void (*f)(void*, int64_t), void* of, int64_t number, StreamId stream) {
+  put(stream, {.kind = Command::Kind::call, .to = of, .offset = number, .f = f});
+}
+
 EventId CpuStreams::record(StreamId stream) {
   require(stream >= 0 && stream < kStreams, "a stream of the device");
   const std::lock_guard lock(mutex_);
-  return queues_[static_cast<size_t>(stream)].issued * kStreamBits + stream;
+  return queues_[static_cast<size_t>(stream)].issued * kStreams + stream;
 }
 
 void CpuStreams::wait(StreamId stream, EventId event) {
   if (mode_ == StreamMode::immediate) return;
-  if (stream != kCompute) {
+  if (!at_once(stream)) {
     // The thread does all commands in the order of issue, an event's before those that wait for it.
     if (mode_ == StreamMode::deferred && stream_of(event) != kCompute)
       put(stream, {.kind = Command::Kind::wait, .event = event});

@@ -1,5 +1,5 @@
-// The streams of the place cpu: two queues of copies beside the compute stream, whose work is done
-// when it is issued. Nothing here takes heap after start().
+// The streams of the place cpu: queues of copies and of calls beside the compute stream, whose work is
+// done when it is issued. Nothing here takes heap after start().
 #pragma once
 
 #include <array>
@@ -27,6 +27,7 @@ class CpuStreams {
   // that are done: wait() of compute throws what it met, from then on.
   void read(TierFile& file, int64_t offset, void* to, int64_t bytes, StreamId stream);
   void write(TierFile& file, int64_t offset, const void* from, int64_t bytes, StreamId stream);
+  void call(void (*f)(void*, int64_t), void* of, int64_t number, StreamId stream);
   EventId record(StreamId stream);
   void wait(StreamId stream, EventId event);
   void synchronize() noexcept;
@@ -35,7 +36,7 @@ class CpuStreams {
   // Every command has a number, in the order of issue over all streams. An event is a number and a
   // stream: it is complete when the stream has done all commands up to that number.
   struct Command {
-    enum class Kind : uint8_t { copy, fill, wait, read, write } kind;
+    enum class Kind : uint8_t { copy, fill, wait, read, write, call } kind;
     uint8_t value = 0;
     void* to = nullptr;
     const void* from = nullptr;
@@ -43,7 +44,8 @@ class CpuStreams {
     EventId event = 0;
     int64_t number = 0;
     TierFile* file = nullptr;
-    int64_t offset = 0;
+    int64_t offset = 0;  // or the number of a call, whose object is `to`
+    void (*f)(void*, int64_t) = nullptr;
   };
   // A full queue makes the next command wait for the oldest; a training step has a few for every
   // layer.
@@ -57,6 +59,11 @@ class CpuStreams {
   };
 
   static void run(const Command& command);
+  // Whether what is put there is done before put() returns.
+  bool at_once(StreamId stream) const {
+    return stream == kCompute || stream == kHost || mode_ == StreamMode::immediate ||
+           (stream == kRanks && mode_ == StreamMode::worker);
+  }
   void put(StreamId stream, Command command);
   bool complete(EventId event) const;
   void drain(StreamId stream, int64_t number);  // deferred
@@ -64,7 +71,7 @@ class CpuStreams {
   Queue* oldest();
 
   StreamMode mode_ = StreamMode::immediate;
-  std::array<Queue, kStreams> queues_;  // that of compute stays empty
+  std::array<Queue, kStreams> queues_;  // those of compute and the host stay empty
   int64_t issued_ = 0;
   // Worker: all of the above is under the mutex, except the command the thread is running.
   std::thread thread_;

@@ -2,7 +2,7 @@
 // what every op shares is here. Places: `cpu` runs, `cuda` runs kernels on a GPU, `emu` runs the
 // same kernels on the host, `plan` has shapes and no storage.
 //
-// Streams: three queues, each in order. Work of different streams is ordered by events alone: what
+// Streams: queues, each in order. Work of different streams is ordered by events alone: what
 // follows wait_event(s, e) on stream s comes after all that was on e's stream when e was recorded.
 #pragma once
 
@@ -29,9 +29,11 @@ struct MemoryInfo {
 using StreamId = int32_t;
 using EventId = int64_t;
 
-// Ops run on compute; the copies between the two arenas have a queue for each direction.
-inline constexpr StreamId kCompute = 0, kToHost = 1, kToDevice = 2;
-inline constexpr int kStreams = 3;
+// Ops run on compute; the copies between the two arenas have a queue for each direction, and what ranks
+// exchange has one. What the host itself does beside a device is in order with them too: it is done when it is
+// issued, and to wait for an event there is to wait for it (Context::Beside).
+inline constexpr StreamId kCompute = 0, kToHost = 1, kToDevice = 2, kHost = 3, kRanks = 4;
+inline constexpr int kStreams = 5;
 const char* stream_name(StreamId stream);
 
 // Where a tensor lies: with the device that computes, or in the host's memory beside it. On the
@@ -39,12 +41,13 @@ const char* stream_name(StreamId stream);
 enum class Residence : uint8_t { device, host };
 inline constexpr int kResidences = 2;
 
-// How the places cpu and emu work through their copy streams. Compute is always done when it is
+// How the places cpu and emu work through their other streams. Compute is always done when it is
 // issued.
 enum class StreamMode : uint8_t {
-  immediate,  // copies too
-  deferred,   // tests: copies as late as events allow, when one behind them is waited for
-  worker      // a thread of its own does the copies, in the order in which they were issued
+  immediate,  // all of them too
+  deferred,   // tests: as late as events allow, when one behind them is waited for
+  worker  // a thread of its own does the copies, in the order in which they were issued; what ranks
+          // exchange is done when it is issued
 };
 const char* to_string(StreamMode mode);
 
@@ -76,6 +79,11 @@ class Device {
   virtual void read_disk(TierFile& file, int64_t offset, void* to, int64_t bytes, StreamId stream);
   virtual void write_disk(TierFile& file, int64_t offset, const void* from, int64_t bytes,
                           StreamId stream);
+  // Work of the host's own at its place on a stream: f(of, number). A GPU has none: it is done at once,
+  // and puts there itself what is the device's.
+  virtual void call(void (*f)(void* of, int64_t number), void* of, int64_t number, StreamId) {
+    f(of, number);
+  }
   // Complete when all that is on the stream now is done.
   virtual EventId record_event(StreamId stream) = 0;
   // What is put on the stream from now on comes after the event.

@@ -176,6 +176,7 @@ class CudaDevice final : public Device {
                "wait for an event on the host");
   }
   void wait_event(StreamId s, EventId e) override {
+    if (s == kHost) return wait_on_host(e);
     check_call(
         cudaStreamWaitEvent(stream(s), event(static_cast<StreamId>(e % kStreams), e / kStreams)),
         "wait for an event");
@@ -258,7 +259,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  static constexpr int64_t kEvents = 64;
+  static constexpr int64_t kEvents = 128;
 
   // Before the streams start all work is in one order.
   cudaStream_t stream(StreamId s) const {

@@ -23,9 +23,20 @@ void gradient_norm_reset(Context& ctx, const View& state) {
   s.first_bad_element = -1;
 }
 
+namespace {
+
+// f(begin, end) of every op.
+template <class F>
+void for_each_op(std::span<const StateSpan> spans, NormOps ops, F&& f) {
+  if (ops == NormOps::of_runs) return for_each_run(spans, f);
+  for (const StateSpan& s : spans) f(s.offset, s.offset + s.elements);
+}
+
+}  // namespace
+
 void gradient_norm_add(Context& ctx, const View& gradients, int64_t first,
-                       std::span<const StateSpan> spans, const View& state) {
-  for_each_run(spans, [&](int64_t begin, int64_t end) {
+                       std::span<const StateSpan> spans, const View& state, NormOps ops) {
+  for_each_op(spans, ops, [&](int64_t begin, int64_t end) {
     sum_of_squares_and_finite(ctx, gradients.rows(begin - first, end - begin), state, begin);
   });
 }
@@ -37,16 +48,16 @@ void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateS
   gradient_norm_add(ctx, gradients, 0, spans, state);
 }
 
-int64_t gradient_norm_runs(std::span<const StateSpan> spans) {
-  int64_t runs = 0;
-  for_each_run(spans, [&](int64_t, int64_t) { ++runs; });
-  return runs;
+int64_t gradient_norm_ops(std::span<const StateSpan> spans, NormOps ops) {
+  int64_t count = 0;
+  for_each_op(spans, ops, [&](int64_t, int64_t) { ++count; });
+  return count;
 }
 
 // Sums of slots are of a loss scale of 1: the real one is applied where they are joined.
 void gradient_norm_slots(Context& ctx, const View& gradients, int64_t first,
-                         std::span<const StateSpan> spans, const View& slots) {
-  const int64_t runs = gradient_norm_runs(spans), bytes = step_state_shape()[0];
+                         std::span<const StateSpan> spans, const View& slots, NormOps ops) {
+  const int64_t runs = gradient_norm_ops(spans, ops), bytes = step_state_shape()[0];
   expect(slots, "slots", {{"runs", runs}, {"bytes", bytes}});
   {
     Op op(ctx, "gradient_norm_slots", {.bytes = slots.bytes()});
@@ -63,7 +74,7 @@ void gradient_norm_slots(Context& ctx, const View& gradients, int64_t first,
     }
   }
   int64_t k = 0;
-  for_each_run(spans, [&](int64_t begin, int64_t end) {
+  for_each_op(spans, ops, [&](int64_t begin, int64_t end) {
     sum_of_squares_and_finite(ctx, gradients.rows(begin - first, end - begin),
                               slots.rows(k++, 1).reshaped(step_state_shape()), begin);
   });

@@ -22,19 +22,25 @@ namespace snug {
 void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateSpan>& spans,
                    const View& state);
 
+// What is one op: neighbours together; or every span by itself, empty ones too, so that ranks whose spans
+// differ do as many.
+enum class NormOps : uint8_t { of_runs, of_spans };
+
 // The two halves, where gradients come part by part: the reset, and the sums of one part, whose
 // `gradients` begin with element `first` of the flat range.
 void gradient_norm_reset(Context& ctx, const View& state);
 void gradient_norm_add(Context& ctx, const View& gradients, int64_t first,
-                       std::span<const StateSpan> spans, const View& state);
+                       std::span<const StateSpan> spans, const View& state,
+                       NormOps ops = NormOps::of_runs);
 
 // The sums of a part ahead of the others': gradient_norm_slots sets those of its runs, each in a slot
 // of its own, and gradient_norm_join adds them to `state`, with the bits that gradient_norm_add has
-// there. slots: (gradient_norm_runs(spans), bytes of a StepState) u8, of which nothing else counts.
+// there. slots: (gradient_norm_ops(spans), bytes of a StepState) u8, of which nothing else counts.
 void gradient_norm_slots(Context& ctx, const View& gradients, int64_t first,
-                         std::span<const StateSpan> spans, const View& slots);
+                         std::span<const StateSpan> spans, const View& slots,
+                         NormOps ops = NormOps::of_runs);
 void gradient_norm_join(Context& ctx, const View& slots, const View& state);
-int64_t gradient_norm_runs(std::span<const StateSpan> spans);  // without a gap between them
+int64_t gradient_norm_ops(std::span<const StateSpan> spans, NormOps ops = NormOps::of_runs);
 
 // The norm of the unscaled gradients before clipping, for logs.
 double gradient_norm_of(const StepState& state);

@@ -25,12 +25,12 @@ inline simt::emu::Queue emulated_queue(Context& ctx) {
           {},
           ctx.device().capturing()};
 }
-inline simt::cuda::Queue cuda_queue(Context& ctx) {
-  return {static_cast<CUstream_st*>(ctx.device().native_stream(ctx.stream())), cuda_sync_check()};
+inline simt::cuda::Queue cuda_queue(Context& ctx, StreamId stream = kCompute) {
+  return {static_cast<CUstream_st*>(ctx.device().native_stream(stream)), cuda_sync_check()};
 }
 
 template <class F>
-void on_queue(Context& ctx, F&& launch) {
+void on_queue(Context& ctx, F&& launch, StreamId stream = kCompute) {
   if (ctx.place() == Place::emu) {
     auto queue = emulated_queue(ctx);
     const Context::AtWork work(ctx);
@@ -38,7 +38,7 @@ void on_queue(Context& ctx, F&& launch) {
   }
   if constexpr (kCudaBuilt) {
     if (ctx.place() == Place::cuda) {
-      auto queue = cuda_queue(ctx);
+      auto queue = cuda_queue(ctx, stream);
       return launch(queue);
     }
   }

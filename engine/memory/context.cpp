@@ -22,6 +22,12 @@ constexpr uint8_t kPoison = 0xFF;           // NaN as f32, bf16 and f16; -1 as a
        fmt::format("program {} to do what was planned: {}", program.name.view(), expected), found,
        "this is a defect in Snug: please report it with the command you ran");
 }
+bool uses(const Schedule& schedule, StreamId stream) {
+  for (int i = 0; i < schedule.size(); ++i)
+    for (const OpRecord& op : schedule.at(i).ops)
+      if (op.stream == stream) return true;
+  return false;
+}
 }  // namespace
 
 double monotonic_seconds() {
@@ -74,7 +80,10 @@ void Context::reserve(const Schedule& schedule) {
   }
   if (const int64_t bytes = schedule.disk_bytes(); bytes > 0)
     disk_ = std::make_unique<TierFile>(settings_.disk_folder, bytes);
-  if (host_bytes() > 0 || disk_) device_->start_streams(settings_.streams);
+  // No thread of copies where there are none.
+  const bool exchanges =
+      uses(schedule, kRanks) && (settings_.streams != StreamMode::worker || place() == Place::cuda);
+  if (host_bytes() > 0 || disk_ || exchanges) device_->start_streams(settings_.streams);
   if (settings_.graphs) graphs_.assign(static_cast<size_t>(schedule.size()), kNotRun);
   allow_host(false);
 }
@@ -121,7 +130,8 @@ void Context::begin(Schedule& schedule, int index) {
             "a packed schedule that fits the reserved arena");
   }
   program_ = &schedule.at(index);
-  on_host_ = false;
+  on_host_ = beside_ = false;
+  host_since_ = -1;
   ++epoch_;
   clock_ = 0;
   next_tensor_ = next_op_ = next_sync_ = next_event_ = 0;
@@ -212,14 +222,14 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
   t.view_.name = name;
   t.view_.with_host = residence == Residence::host && !on_host_;
   if (planning()) {
-    p.tensors.push_back({name, scope_, shape, dtype, category, bytes, clock_, kNever,
+    p.tensors.push_back({name, scope_, shape, dtype, category, bytes, birth(), kNever,
                          static_cast<int32_t>(p.ops.size()), 0, residence});
   } else {
     if (t.record_ >= static_cast<int32_t>(p.tensors.size()))
       drift(p, fmt::format("{} tensors", p.tensors.size()),
             fmt::format("one more, {}", name.view()));
     const TensorRecord& r = p.tensors[static_cast<size_t>(t.record_)];
-    if (!(r.name == name) || bytes > r.bytes || r.born != clock_ || r.residence != residence)
+    if (!(r.name == name) || bytes > r.bytes || r.born != birth() || r.residence != residence)
       drift(p, fmt::format("tensor {} of {} bytes at tick {}", r.name.view(), r.bytes, r.born),
             fmt::format("tensor {} of {} bytes at tick {}", name.view(), bytes, clock_));
     const bool host = residence == Residence::host;
@@ -250,6 +260,8 @@ void Context::check_ordered(StreamId stream, const Tensor& tensor) const {
     // Ops do not say what they read and write: all of them count.
     if (q == kCompute && tensor.residence_ == Residence::device)
       needed = std::max(needed, last_op_);
+    if (q == kHost && tensor.residence_ == Residence::host)
+      needed = std::max(needed, reached(kHost, kHost));
     if (q != stream && reached(stream, q) < needed)
       drift(*program_,
             fmt::format("{} to wait for {} before a copy", stream_name(stream), stream_name(q)),
@@ -284,6 +296,17 @@ void Context::enter_copy(Tensor& t) {
   // Every program ends with all streams joined: what a resident was used for before is over.
   if (t.used_in_ != epoch_) t.used_ = {};
   t.used_in_ = epoch_;
+}
+
+void Context::enter_beside(StreamId stream, std::span<Tensor* const> tensors) {
+  if (reached(stream, kCompute) < last_op_)
+    drift(*program_,
+          fmt::format("{} to wait for compute before an op beside it", stream_name(stream)),
+          "an op without it");
+  for (Tensor* t : tensors) {
+    enter_copy(*t);
+    check_ordered(stream, *t);
+  }
 }
 
 void Context::copy_to_device(Tensor& device, std::span<Tensor* const> host) {
@@ -410,9 +433,29 @@ void Context::wait_event(StreamId stream, const Event& event) {
 
 Context::OnHost::OnHost(Context& ctx) : ctx_(ctx) {
   require(!ctx.on_host_, "one stretch of the host's work at a time");
-  const Event before = ctx.record_event(kCompute);
-  if (!ctx.planning()) ctx.device_->wait_on_host(before.device);
+  if (!ctx.beside_) {
+    const Event before = ctx.record_event(kCompute);
+    if (!ctx.planning()) ctx.device_->wait_on_host(before.device);
+  }
   ctx.on_host_ = true;
+}
+
+Context::Beside::Beside(Context& ctx) : ctx_(ctx) {
+  require(!ctx.on_host_ && !ctx.beside_, "one stretch of the host's work at a time");
+  if (!ctx.by_kernels()) return;
+  require(ctx.host_since_ >= 0, "host_from_here() before what is beside the device");
+  ctx.beside_ = true;
+}
+
+void Context::host_from_here() {
+  if (!by_kernels()) return;
+  require(host_since_ < 0, "one beginning of the host's work in a program");
+  wait_event(kHost, record_event(kCompute));
+  host_since_ = clock_;
+}
+
+void Context::join_host() {
+  if (by_kernels()) wait_event(kCompute, record_event(kHost));
 }
 
 void Context::release(Tensor& tensor) noexcept {
@@ -502,6 +545,7 @@ void Context::check_guard(const TensorRecord& record, std::byte* data) {
 Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
     : ctx_(ctx), run_(!ctx.planning()) {
   require(ctx.program_ != nullptr, "ops to run inside a program");
+  if (ctx.host_beside() && stream == kCompute) stream = kHost;
   const int64_t position = ++ctx.position(stream);
   if (stream == kCompute) ctx.last_op_ = position;
   if (!run_) {
@@ -524,6 +568,12 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
     ctx.device_->mark(1 + 2 * index_, stream);
   else if (ctx.listener_)
     started_ = monotonic_seconds();
+}
+
+Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream,
+       std::span<Tensor* const> tensors)
+    : Op((ctx.enter_beside(stream, tensors), ctx), name, cost, stream) {
+  for (Tensor* t : tensors) t->used_[static_cast<size_t>(stream)] = ctx.position(stream);
 }
 
 Op::~Op() {

@@ -2,17 +2,19 @@
 // program that is being recorded or run; tensors come from it and nowhere else.
 //
 // Ops run on the compute stream. Copies between the device's arena and the host's run on a stream
-// for each direction, and are ops of the program like all others:
+// for each direction, what ranks exchange may on another, and are ops of the program like all others:
 //
 //   compute    .. x written, read ..|e0|......... more ops .........|w1| x ends ...
 //   to_host                         |w0| copy x to h |e1|
 //
 // Three promises order them, checked on plan and when run; what breaks one is an internal error:
-//   - a copy comes after an event of compute that covers the birth of where it writes and the last
-//     op before it, and after the copies that made what it reads;
+//   - a copy, or another op beside compute, comes after an event of compute that covers the birth of
+//     where it writes and the last op before it, and after the copies that made what it reads;
 //   - compute has waited for the last copy of a tensor, from or to it, when the tensor ends: its
 //     bytes are then free for whatever is born next;
 //   - compute has waited for all copies when the program ends.
+//
+// The host may be at work beside all of these (Beside), on what was there when its stretch began.
 #pragma once
 
 #include <array>
@@ -61,6 +63,7 @@ class Tensor {
 
  private:
   friend class Context;
+  friend class Op;
   Context* context_ = nullptr;
   int64_t epoch_ = 0;   // which recording or run made it; 0: none
   int32_t record_ = 0;  // index in that program
@@ -157,6 +160,27 @@ class Context {
    private:
     Context& ctx_;
   };
+  // While one lives, such a stretch is beside the device's work: it does not wait for what compute was
+  // given since host_from_here(), and its tensors take no bytes that were another's since then. Of what
+  // the device or a copy writes meanwhile it reads nothing. Compute has to wait for it: join_host().
+  // On the place cpu, whose cores have one thing to do at a time, a stretch like others.
+  //
+  //   compute    | a | b |h|  c  |  d  |j|      h: host_from_here(), j: join_host()
+  //   host               | stretch |
+  class Beside {
+   public:
+    explicit Beside(Context& ctx);
+    ~Beside() { ctx_.beside_ = false; }
+    Beside(const Beside&) = delete;
+    Beside& operator=(const Beside&) = delete;
+
+   private:
+    Context& ctx_;
+  };
+  // In a program, each once, around the stretches that are beside others: when what was put on the
+  // streams so far is done these may begin; and compute goes on when they are done.
+  void host_from_here();
+  void join_host();
   // While one lives the device is at work: its private arena can be reached.
   class AtWork {
    public:
@@ -311,12 +335,16 @@ class Context {
   void tell_marks(const Program& program);
   void set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes);
   void copy(StreamId stream, Tensor& to, Tensor& from);
+  void enter_beside(StreamId stream, std::span<Tensor* const> tensors);
   void disk_copy(bool write, Tensor& tensor, int64_t offset, int64_t bytes);
   void enter_copy(Tensor& tensor);
   void check_ordered(StreamId stream, const Tensor& tensor) const;
   void sync(const SyncRecord& now);
   int64_t resident(Residence residence) const;
   const Arena& arena(Residence r) const { return arenas_[static_cast<size_t>(r)]; }
+  // Whether ops and tensors are of a stretch beside the device's work.
+  bool host_beside() const { return on_host_ && beside_; }
+  int64_t birth() const { return host_beside() ? host_since_ : clock_; }
   int64_t& position(StreamId s) { return reached_[static_cast<size_t>(s)][static_cast<size_t>(s)]; }
   int64_t reached(StreamId by, StreamId of) const {
     return reached_[static_cast<size_t>(by)][static_cast<size_t>(of)];
@@ -344,8 +372,9 @@ class Context {
   std::array<Arena, kResidences> arenas_;
   std::vector<int> graphs_;  // by program: a graph's number, or one of those in context.cpp
   OpListener* listener_ = nullptr;
-  bool on_host_ = false;
-  bool marking_ = false;  // the program that runs is heard by marks
+  bool on_host_ = false, beside_ = false;
+  int64_t host_since_ = -1;  // the tick of host_from_here() in this program
+  bool marking_ = false;     // the program that runs is heard by marks
   double marked_from_ = 0;
 };
 
@@ -361,6 +390,11 @@ struct OpCost {
 class Op {
  public:
   Op(Context& ctx, const char* name, OpCost cost) : Op(ctx, name, cost, kCompute) {}
+  // Of another stream, behind all that compute has done: the stream has waited for an event of it. Its
+  // work is put there by Device::call. `tensors`, of the program or of a resident one, are those that
+  // end or change before the program does: the first promise is checked for them, and the second.
+  Op(Context& ctx, const char* name, OpCost cost, StreamId stream,
+     std::span<Tensor* const> tensors);
   ~Op();
   Op(const Op&) = delete;
   Op& operator=(const Op&) = delete;

@@ -68,6 +68,10 @@ class StateStore {
   // has the weights that layers read too; undefined: nowhere. In others UpdateTargets says it.
   virtual bool has_weights() const { return false; }
   virtual View acquire_weights(Context&, const StateSpan&) { return {}; }
+  // What checkpoints have of a parameter: its states, and behind them a gradient that is still to be
+  // applied where updates are late. Of the three functions of `k` below and of form() and numbers() it is
+  // one more.
+  virtual int saved() const { return states(); }
   // For checkpoints, between programs: state `k` where it rests, from element `first` of the flat
   // range on, as far as it lies in one piece. Of codes their bytes, and the scales from the block of
   // `first` on; it then begins a block.

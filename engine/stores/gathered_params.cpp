@@ -12,6 +12,7 @@ GatheredParamStore::GatheredParamStore(Context& ctx, const ParamTable& table, DT
       shards_(table, Shards::Range::all),
       kept_(ctx.tensor(Name("weights.kept"), {shards_.elements()}, dtype, Category::weights)),
       gathered_(shards_.runs().size()),
+      coming_(shards_.runs().size()),
       run_of_(run_of_params(table)) {
   for (const ShardRun& run : shards_.runs()) names_.push_back(run_name("weights", table, run));
 }
@@ -20,7 +21,14 @@ void GatheredParamStore::gather(Context& ctx, size_t run) {
   if (gathered_[run].defined()) return;
   const ShardRun& r = shards_.runs()[run];
   gathered_[run] = ctx.tensor(names_[run], {r.elements}, dtype_, Category::weights);
-  comm_.all_gather(ctx, gathered_[run], shards_.piece(kept_, run));
+  coming_[run] =
+      comm_.begin_all_gather(ctx, gathered_[run], shards_.piece(kept_, run), &gathered_[run]);
+}
+
+void GatheredParamStore::drop(Context& ctx, size_t run) {
+  if (!gathered_[run].defined()) return;
+  Comm::arrive(ctx, coming_[run]);
+  gathered_[run].reset();
 }
 
 View GatheredParamStore::acquire(Context& ctx, int param) {
@@ -28,6 +36,7 @@ View GatheredParamStore::acquire(Context& ctx, int param) {
   const ShardRun& r = shards_.runs()[run];
   if (r.part < 0) gather(ctx, run);
   require(gathered_[run].defined(), "weights to be fetched before they are acquired");
+  Comm::arrive(ctx, coming_[run]);
   const ParamInfo& p = table_[param];
   View view = gathered_[run].view().rows(p.offset - r.first, p.elements()).reshaped(p.shape);
   view.name = p.name;
@@ -39,14 +48,14 @@ void GatheredParamStore::fetch_part(Context& ctx, int part) {
     if (shards_.runs()[i].part == part && part >= 0) gather(ctx, i);
 }
 
-void GatheredParamStore::drop_part(Context&, int part) {
+void GatheredParamStore::drop_part(Context& ctx, int part) {
   for (size_t i = 0; i < gathered_.size(); ++i)
-    if (shards_.runs()[i].part == part && part >= 0) gathered_[i].reset();
+    if (shards_.runs()[i].part == part && part >= 0) drop(ctx, i);
 }
 
-void GatheredParamStore::drop_rest() {
+void GatheredParamStore::drop_rest(Context& ctx) {
   for (size_t i = 0; i < gathered_.size(); ++i)
-    if (shards_.runs()[i].part < 0) gathered_[i].reset();
+    if (shards_.runs()[i].part < 0) drop(ctx, i);
 }
 
 }  // namespace snug

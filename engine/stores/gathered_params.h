@@ -24,13 +24,14 @@ class GatheredParamStore final : public ParamStore {
   void fetch_part(Context& ctx, int part) override;
   void drop_part(Context& ctx, int part) override;
   // At the end of a program: what is of no part goes.
-  void drop_rest();
+  void drop_rest(Context& ctx);
   // This rank's pieces, in the order of the runs: its trained ones begin them.
   const View& kept() const { return kept_; }
   const Shards& shards() const { return shards_; }
 
  private:
   void gather(Context& ctx, size_t run);
+  void drop(Context& ctx, size_t run);
 
   const ParamTable& table_;
   DType dtype_;
@@ -39,7 +40,8 @@ class GatheredParamStore final : public ParamStore {
   Tensor kept_;
   std::vector<Name> names_;       // of the runs
   std::vector<Tensor> gathered_;  // by run
-  std::vector<int> run_of_;       // by parameter
+  std::vector<Comm::Flight> coming_;
+  std::vector<int> run_of_;  // by parameter
 };
 
 }  // namespace snug

@@ -1,6 +1,6 @@
 // Homes: where of one model weights, gradients and optimizer states rest beside the device, and who
 // updates them. Whoever plans decides these fields and the stores act on them: nothing between the two
-// names one. No home changes a bit.
+// names one. No home changes a bit, but for delayed_update, which says when.
 #pragma once
 
 #include <compare>
@@ -30,6 +30,14 @@ struct Homes {
   // The host updates what rests with it, by its own cores, and weights come back: with
   // offload_optimizer and offload_gradients.
   bool update_on_host = false;
+  // It does so one step late, beside forward and backward of the device's next step (ZeRO-Offload's
+  // delayed parameter update, section 5.2 of Ren et al., 2021, from the first step on). With w_1 the
+  // first weights, step k takes its gradient g_k at w_max(1, k-1), where it would else be w_k, and
+  // w_{k+1} = update_k(w_k, g_k) with the rate, the clip factor, the loss scale and the count of updates
+  // of step k; a step whose g_k is not finite changes nothing. Behind step k the device, evaluations
+  // and checkpoints have w_k, and g_k is pending: a checkpoint has it too. With update_on_host, and
+  // weights on the device.
+  bool delayed_update = false;
 
   auto operator<=>(const Homes&) const = default;
 };

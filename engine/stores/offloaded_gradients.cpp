@@ -8,13 +8,18 @@
 namespace snug {
 
 OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store,
-                                     DType dtype, bool on_host)
+                                     DType dtype, bool on_host, bool delayed,
+                                     std::optional<Ranks> ranks)
     : table_(table),
       dtype_(dtype),
       on_host_(on_host),
+      delayed_(delayed),
+      ranks_(ranks),
+      ops_(ranks ? NormOps::of_spans : NormOps::of_runs),
       run_of_(run_of_params(table)),
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
+  require(!delayed || (on_host && !ranks), "the host of one rank, which updates late");
   expect_gradients_here(ctx, dtype);
   std::vector<int64_t> sizes;
   int64_t elements = 0;
@@ -24,11 +29,14 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
     run.first = r.first;
     run.elements = r.elements;
     run.part = r.part;
-    run.spans = spans_of(store.spans(), r);
-    if (away(run)) {
+    run.spans =
+        ranks ? std::span<const StateSpan>(ranks->own[runs_.size()]) : spans_of(store.spans(), r);
+    if (kept(run)) {
       sizes.push_back(run.elements);
       elements += run.elements;
-      if (const int64_t sums = gradient_norm_runs(run.spans); on_host && sums > 0)
+    }
+    if (away(run)) {
+      if (const int64_t sums = gradient_norm_ops(run.spans, ops_); on_host && sums > 0)
         run.slots = ctx.tensor(Name("gradient_sums"), {sums, step_state_shape()[0]}, DType::u8,
                                Category::state);
     } else {
@@ -38,10 +46,17 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
   }
   static const Name name("gradients");
   all_ = ctx.host_tensor(name, {elements}, dtype);
-  std::vector<Tensor> pieces = ctx.split(all_, sizes);
+  std::vector<Tensor> pieces = ctx.split(all_, sizes), of_late;
+  if (delayed_) {
+    all_late_ = ctx.host_tensor(Name("late_gradients"), {elements}, dtype);
+    of_late = ctx.split(all_late_, sizes);
+  }
   size_t next = 0;
-  for (Run& run : runs_)
-    if (away(run)) run.host = std::move(pieces[next++]);
+  for (Run& run : runs_) {
+    if (!kept(run)) continue;
+    if (delayed_) run.late = std::move(of_late[next]);
+    run.host = std::move(pieces[next++]);
+  }
 
   make_windows(ctx, store);
 }
@@ -54,7 +69,7 @@ void OffloadedGradSink::make_windows(Context& ctx, const StateStore& store) {
   size_t r = 0;
   int64_t end = runs_.front().first;  // as far as it is cut
   const auto cut = [&](int64_t until) {
-    if (away(runs_[r]) && until > end) sizes.push_back(until - end);
+    if (kept(runs_[r]) && until > end) sizes.push_back(until - end);
     end = std::max(end, until);
   };
   const auto end_of_run = [&] { return runs_[r].first + runs_[r].elements; };
@@ -74,16 +89,19 @@ void OffloadedGradSink::make_windows(Context& ctx, const StateStore& store) {
     piece_of.push_back(sizes.size());
   }
   for (; r < runs_.size(); ++r) cut(end_of_run());
-  std::vector<Tensor> pieces = ctx.split(all_, sizes);
+  std::vector<Tensor> pieces = ctx.split(all_, sizes), of_late;
+  if (delayed_) of_late = ctx.split(all_late_, sizes);
   for (size_t w = 0; w < windows_.size(); ++w) {
     StoreWindow& window = windows_[w];
-    if (!away(runs_[static_cast<size_t>(window.run)])) continue;
+    if (!kept(runs_[static_cast<size_t>(window.run)])) continue;
+    if (delayed_) window.late = std::move(of_late[piece_of[w]]);
     window.host = std::move(pieces[piece_of[w]]);
     window.elements = window.host.view().elements();
   }
-  for (Tensor& piece : pieces)
-    if (piece.defined()) unread_.push_back(std::move(piece));
-  if (on_host_) cut_device(ctx);
+  for (std::vector<Tensor>* list : {&pieces, &of_late})
+    for (Tensor& piece : *list)
+      if (piece.defined()) unread_.push_back(std::move(piece));
+  if (on_host_ && !delayed_) cut_device(ctx);
 }
 
 // What is of no part, from the first element of a window to that of the next.
@@ -106,7 +124,8 @@ void OffloadedGradSink::cut_device(Context& ctx) {
   }
 }
 
-void OffloadedGradSink::begin(bool first_of_window) {
+void OffloadedGradSink::begin(bool first_of_window, bool last_of_window) {
+  sums_ = ranks_ && last_of_window;
   if (first_of_window) std::fill(written_.begin(), written_.end(), char{0});
   leaving_ = -1;
   for (Run& run : runs_) {
@@ -146,7 +165,9 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
     Run& run = runs_[i];
     if (run.part != part || !away(run) || !run.device.defined()) continue;
     arrive(ctx, run);
-    if (run.slots.defined()) gradient_norm_slots(ctx, run.device, run.first, run.spans, run.slots);
+    if (sums_) ranks_->comm.all_reduce_sum(ctx, run.device);
+    if (run.slots.defined())
+      gradient_norm_slots(ctx, run.device, run.first, run.spans, run.slots, ops_);
     ctx.wait_event(kToHost, ctx.record_event(kCompute));
     ctx.copy_to_host(run.host, run.device);
     run.moved = ctx.record_event(kToHost);
@@ -154,6 +175,11 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
     settle(ctx);  // that of the part before has had this one's backward to leave
     leaving_ = static_cast<int>(i);
   }
+}
+
+void OffloadedGradSink::sum_rest(Context& ctx) {
+  for (const Run& run : runs_)
+    if (sums_ && !away(run)) ranks_->comm.all_reduce_sum(ctx, run.device);
 }
 
 void OffloadedGradSink::settle(Context& ctx) {
@@ -188,7 +214,7 @@ void OffloadedGradSink::norm(Context& ctx, const View& state) {
       fetch_from(i + 1);
       arrive(ctx, run);
     }
-    gradient_norm_add(ctx, run.device, run.first, run.spans, state);
+    gradient_norm_add(ctx, run.device, run.first, run.spans, state, ops_);
     if (away(run)) run.device.reset();
   }
 }
@@ -199,6 +225,7 @@ GradientWindows::Window OffloadedGradSink::open_window(Context& ctx, int w) {
   if (on_host_) {
     for (size_t k = i; k < std::min(i + 2, windows_.size()); ++k) stage(ctx, windows_[k]);
     StoreWindow& open = windows_[i];
+    if (delayed_) return {open.late.view(), open.first};
     if (open.host.defined()) return {open.host.view(), open.first};
     ctx.wait_event(kCompute, open.moved);
     return {open.staged.view(), open.first};
@@ -225,6 +252,33 @@ void OffloadedGradSink::stage(Context& ctx, StoreWindow& w) {
 void OffloadedGradSink::close_window(Context&, int w) {
   windows_[static_cast<size_t>(w)].staged.reset();
   windows_[static_cast<size_t>(w)].device.reset();
+}
+
+void OffloadedGradSink::leave(Context& ctx) {
+  ctx.wait_event(kToHost, ctx.record_event(kCompute));
+  for (Run& run : runs_) {
+    if (away(run)) continue;
+    ctx.copy_to_host(run.host, run.device);
+    run.moved = ctx.record_event(kToHost);
+  }
+}
+
+void OffloadedGradSink::left(Context& ctx) {
+  for (Run& run : runs_)
+    if (!away(run)) arrive(ctx, run);
+}
+
+void OffloadedGradSink::turn() {
+  for (Run& run : runs_) std::swap(run.host, run.late);
+  for (StoreWindow& window : windows_) std::swap(window.host, window.late);
+}
+
+View OffloadedGradSink::late(int64_t first) const {
+  const auto run = std::find_if(runs_.begin(), runs_.end(), [&](const Run& r) {
+    return r.first <= first && first < r.first + r.elements;
+  });
+  require(run != runs_.end(), "an element of the trained range");
+  return run->late.view().rows(first - run->first, run->first + run->elements - first);
 }
 
 View OffloadedGradSink::stored(int param) const {

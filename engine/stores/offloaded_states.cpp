@@ -15,7 +15,9 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
       weights_(options.weights),
       on_host_(options.on_host),
       stages_(options.on_host && options.master && options.compute != DType::f32),
+      delayed_(options.delayed),
       compute_(options.compute) {
+  require(!delayed_ || (on_host_ && !weights_), "a host that updates weights of the device");
   require(!weights_ || options.by_part, "weights that rest with the parameters, part by part");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   for (const WindowCut& cut : cut_windows(table, set_.whole, window, options.by_part, spans_)) {
@@ -23,15 +25,15 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     static_cast<WindowCut&>(w) = cut;
   }
 
-  const bool flat = lie_flat(set_);
+  const bool flat = lie_flat(set_) && !options.room;
   for (Window& w : windows_)
-    if (!flat) w.places = AllPlaces(std::span(spans_).subspan(w.first, w.count), set_);
+    if (!lie_flat(set_)) w.places = AllPlaces(std::span(spans_).subspan(w.first, w.count), set_);
   std::vector<int64_t> sizes(windows_.size());  // elements, or bytes of what does not lie flat
   for (int k = 0; k < states_; ++k) {
     int64_t extent = 0;
     for (size_t i = 0; i < windows_.size(); ++i) {
       const Window& w = windows_[i];
-      sizes[i] = flat ? w.end - w.begin : w.places.of(k).bytes();
+      sizes[i] = options.room ? options.room(w) : flat ? w.end - w.begin : w.places.of(k).bytes();
       extent += sizes[i];
     }
     all_.push_back(ctx.host_tensor(set_.names[static_cast<size_t>(k)], {extent},
@@ -42,6 +44,14 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
   if (options.master || weights_ || on_host_)
     make_master(ctx, table, window, options.master ? DType::f32 : weights_ ? *weights_ : compute_);
   if (options.master && weights_ && *weights_ != DType::f32) make_weights(ctx);
+  if (delayed_ && stages_) {
+    to_send_ = ctx.host_tensor(Name("weights"), {table.trained_elements()}, compute_);
+    const std::vector<Window*> all = pieces();
+    std::vector<int64_t> elements;
+    for (const Window* w : all) elements.push_back(w->end - w->begin);
+    std::vector<Tensor> cut = ctx.split(to_send_, elements);
+    for (size_t i = 0; i < all.size(); ++i) all[i]->staged = std::move(cut[i]);
+  }
   for (Window& w : windows_) w.device.resize(w.host.size());
   select({});
 }
@@ -182,6 +192,7 @@ void OffloadedStateStore::close(Context& ctx, int w) {
   const auto i = static_cast<size_t>(w);
   require(open_ == w, "the open window to be closed");
   open_ = -1;
+  if (delayed_) return;
   if (on_host_) {
     if (i > begin_) landed(ctx, windows_[i - 1]);
     land(ctx, windows_[i]);
@@ -242,7 +253,13 @@ const OffloadedStateStore::Window& OffloadedStateStore::window_of(int64_t first)
   return *(after - 1);
 }
 
+OffloadedStateStore::Rested OffloadedStateStore::rested_room(int k, int64_t first) const {
+  const Window& w = window_of(first);
+  return {static_cast<size_t>(&w - windows_.data()), w.host[static_cast<size_t>(k)].view()};
+}
+
 View OffloadedStateStore::stored(int k, int64_t first) const {
+  if (is_late(k)) return late_(first);
   const Window& w = window_of(first);
   const View& all = w.host[static_cast<size_t>(k)].view();
   if (lie_flat(set_)) return all.rows(first - w.begin, w.end - first);
@@ -279,6 +296,7 @@ void OffloadedStateStore::set_device_weights(Context& ctx, const Tensor& weights
 
 void OffloadedStateStore::stage(Context& ctx, Window& w) {
   static const Name name("staged_weights");
+  if (delayed_) return;
   w.staged.reset();  // of an abandoned program
   if (!stages_ || !w.weights.defined()) return;
   w.staged = ctx.host_tensor(name, {w.end - w.begin}, compute_);
@@ -298,7 +316,13 @@ void OffloadedStateStore::land(Context& ctx, Window& w) {
 void OffloadedStateStore::landed(Context& ctx, Window& w) {
   if (!w.weights.defined()) return;
   settle(ctx, w);
-  w.staged.reset();
+  if (!delayed_) w.staged.reset();
+}
+
+void OffloadedStateStore::send_weights(Context& ctx) {
+  const std::vector<Window*> all = pieces();
+  for (Window* w : all) land(ctx, *w);
+  for (Window* w : all) landed(ctx, *w);
 }
 
 void OffloadedStateStore::load_weights(Context& ctx) {
@@ -307,8 +331,8 @@ void OffloadedStateStore::load_weights(Context& ctx) {
     const bool here = w->part >= 0 && rounds_weights();
     if (here || (stages_ && w->weights.defined())) {
       static const Name name("staged_weights");
-      w->staged.reset();
-      if (!here) w->staged = ctx.host_tensor(name, {w->end - w->begin}, compute_);
+      if (!delayed_) w->staged.reset();
+      if (!here && !delayed_) w->staged = ctx.host_tensor(name, {w->end - w->begin}, compute_);
       const Context::OnHost host(ctx);
       cast(ctx, here ? w->host.back() : w->staged, w->host[static_cast<size_t>(states_)]);
     }

@@ -21,6 +21,10 @@
 //
 //   host       | w         | w+1       |            device memory: weights alone
 //   to_device  | w-1 ~~~~> | w ~~~~>   |            traffic of a step: the weights once
+//
+// With Options::delayed it does so beside a step of the device, which reads its weights meanwhile: so
+// they do not follow the windows, but go all at once when the step is over (send_weights). Those in 16
+// bits beside a master have room with the host for all of them.
 #pragma once
 
 #include <functional>
@@ -45,6 +49,9 @@ class OffloadedStateStore final : public KeptStates {
     // dtype that layers read, `compute`.
     bool on_host = false;
     DType compute = DType::f32;
+    bool delayed = false;  // with on_host, without `weights`
+    // Bytes of a window of a state, where they are another store's to say what lies where in them.
+    std::function<int64_t(const WindowCut&)> room = {};
   };
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);
@@ -63,6 +70,15 @@ class OffloadedStateStore final : public KeptStates {
   View acquire_weights(Context& ctx, const StateSpan& span) override;
   View stored(int k, int64_t first) const override;
   View stored_scales(int k, int64_t first) const override;
+
+  // With Options::room, u8: of the open window where it is updated; and where that of an element rests, of
+  // which window.
+  const View& opened_room(int k) const { return held(windows_[static_cast<size_t>(open_)], k); }
+  struct Rested {
+    size_t window;
+    View room;
+  };
+  Rested rested_room(int k, int64_t first) const;
 
   // The parameters where they rest, the trained range, f32 or Options::weights; else undefined.
   const View& master() const { return master_.view(); }
@@ -86,6 +102,8 @@ class OffloadedStateStore final : public KeptStates {
   void set_device_weights(Context& ctx, const Tensor& weights, int64_t first);
   // In a program: all weights, on the device and with the host, = the rounded parameters.
   void load_weights(Context& ctx);
+  // With Options::delayed, in a program: those on the device = those with the host.
+  void send_weights(Context& ctx);
 
  private:
   struct Window : WindowCut {
@@ -115,12 +133,12 @@ class OffloadedStateStore final : public KeptStates {
 
   int states_;
   std::optional<DType> weights_;
-  bool on_host_, stages_;
+  bool on_host_, stages_, delayed_;
   DType compute_;
   OnDevice on_device_;
   std::vector<Window> windows_;
   std::vector<Tensor> all_;  // of every state, the windows one behind the other
-  Tensor master_, rounded_;
+  Tensor master_, rounded_, to_send_;
   std::vector<Window> gaps_;  // what of master_ no window has
   int open_ = -1;
   size_t begin_ = 0, end_ = 0;  // of the windows that are gone through

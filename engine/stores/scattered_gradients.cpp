@@ -33,6 +33,7 @@ void ScatteredGradSink::set_windows(const std::vector<WindowRange>& of_runs) {
 
 void ScatteredGradSink::begin(bool first_of_window) {
   first_ = first_of_window;
+  flying_ = -1;  // of an abandoned program
   std::fill(written_.begin(), written_.end(), char{0});
 }
 
@@ -54,8 +55,18 @@ GradView ScatteredGradSink::open(Context& ctx, int param) {
 
 void ScatteredGradSink::scatter(Context& ctx, size_t run) {
   if (!gradients_[run].defined()) return;
-  comm_.reduce_scatter_sum(ctx, {shards_.piece(kept_, run), !first_}, gradients_[run]);
-  gradients_[run].reset();
+  land(ctx);
+  flight_ = comm_.begin_reduce_scatter(ctx, {shards_.piece(kept_, run), !first_}, gradients_[run],
+                                       &gradients_[run]);
+  flying_ = static_cast<int>(run);
+  if (comm_.in_turn()) land(ctx);
+}
+
+void ScatteredGradSink::land(Context& ctx) {
+  if (flying_ < 0) return;
+  Comm::arrive(ctx, flight_);
+  gradients_[static_cast<size_t>(flying_)].reset();
+  flying_ = -1;
 }
 
 void ScatteredGradSink::part_done(Context& ctx, int part) {
@@ -64,7 +75,9 @@ void ScatteredGradSink::part_done(Context& ctx, int part) {
 }
 
 void ScatteredGradSink::settle(Context& ctx) {
-  for (size_t i = 0; i < gradients_.size(); ++i) scatter(ctx, i);
+  for (size_t i = 0; i < gradients_.size(); ++i)
+    if (static_cast<int>(i) != flying_) scatter(ctx, i);
+  land(ctx);
 }
 
 GradientWindows::Window ScatteredGradSink::open_window(Context&, int w) {

@@ -5,6 +5,9 @@
 //   backward   | h.2 .... | h.1 .... | h.0 .... |          a block's gradients at a time
 //   kept         | += piece | += piece | += piece          of all blocks, this rank's pieces
 //
+// Where collectives lie beside compute they are summed while backward is at the next block, and there are
+// those of two blocks.
+//
 // Micro-steps are added after ranks are: of several in a window the order of sums is another than that
 // of PlainGradSink, whose windows are summed over ranks once.
 #pragma once
@@ -38,6 +41,7 @@ class ScatteredGradSink final : public GradSink, public GradientWindows {
 
  private:
   void scatter(Context& ctx, size_t run);
+  void land(Context& ctx);  // what is on its way
 
   const ParamTable& table_;
   const Shards& shards_;
@@ -46,7 +50,9 @@ class ScatteredGradSink final : public GradSink, public GradientWindows {
   Tensor kept_;
   std::vector<Name> names_;        // of the runs
   std::vector<Tensor> gradients_;  // by run, while backward is at it
-  std::vector<int> run_of_;        // by parameter
+  Comm::Flight flight_;            // of run flying_
+  int flying_ = -1;
+  std::vector<int> run_of_;  // by parameter
   std::vector<size_t> run_of_window_;
   std::vector<char> written_;  // by this micro-step, per parameter
   bool first_ = true;

@@ -5,7 +5,8 @@
 //   rank 1   | wte 1 | h.0 1 | h.1 1 | ln_f 1 |     with the host; windows keep to a run
 //
 // Ranks plan one schedule: windows lie at the same places of the pieces of all of them, and each has as many
-// spans as the rank with most, some of them empty. States of one dtype without scales.
+// spans as the rank with most, some of them empty. Where states rest in codes a window has the bytes that the
+// rank with most needs for it.
 #pragma once
 
 #include <functional>
@@ -40,13 +41,13 @@ class OffloadedShardStore final : public KeptStates {
   void open(Context& ctx, int w) override { inner_->open(ctx, open_ = w); }
   void close(Context& ctx, int w) override { inner_->close(ctx, w); }
   bool writes_back() const override { return true; }
-  View acquire(Context& ctx, int k, const StateSpan& span) override {
-    return inner_->acquire(ctx, k, kept(span));
-  }
+  View acquire(Context& ctx, int k, const StateSpan& span) override;
+  View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;
   bool has_weights() const override { return options_.weights != nullptr && options_.master; }
   View acquire_weights(Context& ctx, const StateSpan& span) override;
   View stored(int k, int64_t first) const override;
+  View stored_scales(int k, int64_t first) const override;
   bool keeps(int64_t first) const override { return shards_.rank_of(first) == rank_; }
 
   // The fp32 parameters of this rank's pieces where they rest; undefined without Options::master.
@@ -59,6 +60,18 @@ class OffloadedShardStore final : public KeptStates {
  private:
   // The same of the range of pieces; of one that is empty, the begin of the open window.
   StateSpan kept(const StateSpan& span) const;
+  // What of elements [begin, end) of the range of pieces is of which parameter, on a rank.
+  std::vector<StateSpan> cut(std::span<const StateSpan> whole, int64_t begin, int64_t end,
+                             int rank) const;
+  int64_t room_of(std::span<const StateSpan> whole, const WindowCut& window) const;
+  View none(int k, DType dtype) const;
+  // Of a state in codes, at whichever rank keeps it.
+  struct Kept {
+    const StatePlaces& places;
+    View room;
+    RestForm form;
+  };
+  Kept kept_at(int k, int64_t first) const;
 
   Options options_;
   Shards shards_;
@@ -66,6 +79,8 @@ class OffloadedShardStore final : public KeptStates {
   ParamTable pieces_;
   std::unique_ptr<OffloadedStateStore> inner_;
   std::vector<std::pair<size_t, size_t>> windows_;  // first and number of its spans
+  bool flat_;
+  std::vector<std::vector<StatePlaces>> places_;  // by window and rank, of states in codes
   std::vector<WindowRange> of_runs_;
   int open_ = 0;
 };

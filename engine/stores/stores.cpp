@@ -15,12 +15,15 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "gradients with the host where some are kept");
   require(!policy.update_on_host || (policy.offload_optimizer && policy.offload_gradients),
           "states and gradients with the host that updates");
+  require(!policy.delayed_update || (policy.update_on_host && !policy.offload_params),
+          "a host that updates weights of the device, one step late");
   require(!policy.states_on_disk || (policy.trains && !policy.update_in_backward &&
                                      !policy.offload_optimizer && policy.comm == nullptr),
           "states on disk that this process updates behind backward");
   require(policy.comm == nullptr ||
-              !(policy.offload_params || policy.offload_tables || policy.offload_gradients),
-          "ranks that keep weights and gradients on the device");
+              !((policy.offload_params || policy.offload_tables || policy.offload_gradients) &&
+                policy.zero > 0),
+          "ranks that keep what they have pieces of on the device");
   require(policy.zero == 0 || (policy.comm != nullptr && policy.trains), "ranks to share a run");
   if (policy.zero == 3)
     gathered_ = std::make_unique<GatheredParamStore>(ctx, table, policy.compute, *policy.comm);
@@ -48,6 +51,8 @@ void Stores::make_training(Context& ctx) {
     scattered_ = std::make_unique<ScatteredGradSink>(ctx, table_, *shards_, p.gradients, *p.comm);
   else if (!p.update_in_backward && !p.offload_gradients)
     plain_ = std::make_unique<PlainGradSink>(ctx, table_, p.gradients);
+  if (plain_ && p.comm)
+    summed_ = std::make_unique<SummedGradSink>(*plain_, *shards_, *p.comm, p.zero > 0);
   if (p.offload_optimizer && p.zero > 0) {
     auto store = std::make_unique<OffloadedShardStore>(
         ctx, table_, p.states, *p.comm,
@@ -63,7 +68,8 @@ void Stores::make_training(Context& ctx) {
             .by_part = by_part,
             .weights = p.offload_params ? std::optional(p.compute) : std::nullopt,
             .on_host = p.update_on_host,
-            .compute = p.compute});
+            .compute = p.compute,
+            .delayed = p.delayed_update});
     offloaded_ = store.get();
     if (p.update_on_host && params_) offloaded_->set_device_weights(ctx, params_->whole(), 0);
     states_ = std::move(store);
@@ -82,11 +88,17 @@ void Stores::make_training(Context& ctx) {
   } else {
     states_ = std::make_unique<PlainStateStore>(ctx, table_, p.states, by_part);
   }
+  if (sharded_) of_runs_ = sharded_->of_runs();
+  if (shards_away_) of_runs_ = shards_away_->of_runs();
+  sharing_.resize(of_runs_.size());
   for (const PartRun& run : trained_runs(table_))
-    summed_.push_back(spans_of(states_->spans(), run));
+    squared_.push_back(spans_of(states_->spans(), run));
   if (p.offload_gradients)
-    away_ =
-        std::make_unique<OffloadedGradSink>(ctx, table_, *states_, p.gradients, p.update_on_host);
+    away_ = std::make_unique<OffloadedGradSink>(
+        ctx, table_, *states_, p.gradients, p.update_on_host, p.delayed_update,
+        p.comm ? std::optional(OffloadedGradSink::Ranks{*p.comm, cut_}) : std::nullopt);
+  if (p.delayed_update)
+    offloaded_->set_late(p.gradients, [this](int64_t first) { return away_->late(first); });
   if (p.update_in_backward)
     updating_ = std::make_unique<UpdatingGradSink>(
         ctx, table_, *states_, p.gradients,
@@ -96,11 +108,11 @@ void Stores::make_training(Context& ctx) {
           t.gradients = own.gradients;
           t.first = own.first;
           update_(c, t, own);
-          if (shards_) share_run(c, shards_->run_of(complete.first));
+          if (!shares()) return;
+          Comm::Flight flight = begin_share(c, shards_->run_of(complete.first));
+          Comm::arrive(c, flight);
         },
-        sharded_       ? sharded_->of_runs()
-        : shards_away_ ? shards_away_->of_runs()
-                       : std::vector<WindowRange>());
+        of_runs_);
 }
 
 // Of ranks: summed over them, and what of it this rank updates.
@@ -197,52 +209,64 @@ GradSink& Stores::gradients() {
   if (updating_) return *updating_;
   if (away_) return *away_;
   if (scattered_) return *scattered_;
+  if (summed_) return *summed_;
   return *plain_;
 }
 
-void Stores::begin(bool first_of_window) {
+void Stores::begin(bool first_of_window, bool last_of_window) {
   if (updating_)
     updating_->begin();
   else if (away_)
-    away_->begin(first_of_window);
+    away_->begin(first_of_window, last_of_window);
   else if (scattered_)
     scattered_->begin(first_of_window);
   else
     plain_->begin(first_of_window);
+  if (summed_) summed_->begin(last_of_window);
 }
 
 void Stores::end(Context& ctx) {
-  if (away_) away_->settle(ctx);
+  if (away_) away_->end(ctx);
   if (scattered_) scattered_->settle(ctx);
-  done_reading();
+  if (summed_) summed_->settle(ctx);
+  done_reading(ctx);
 }
 
-void Stores::done_reading() {
-  if (gathered_) gathered_->drop_rest();
+void Stores::done_reading(Context& ctx) {
+  if (gathered_) gathered_->drop_rest(ctx);
 }
 
 void Stores::sum_ranks(Context& ctx) {
-  if (!shards_ || scattered_) return;
-  for (const ShardRun& run : shards_->runs()) {
-    const View all = plain_->flat().rows(run.first, run.elements);
-    if (policy_.zero == 0)
-      policy_.comm->all_reduce_sum(ctx, all);
-    else
-      policy_.comm->reduce_scatter_sum(ctx, {own_rows(plain_->flat(), run), false}, all);
-  }
+  if (summed_ && policy_.comm->in_turn()) summed_->sum(ctx);
 }
 
 // What others have updated here no checkpoint of this rank reads.
-void Stores::share(Context& ctx) {
-  if (shards_)
-    for (size_t i = 0; i < shards_->runs().size(); ++i) share_run(ctx, i);
+Comm::Flight Stores::begin_share(Context& ctx, size_t i) {
+  const ShardRun& run = shards_->runs()[i];
+  return policy_.comm->begin_all_gather(ctx, params_->flat().rows(run.first, run.elements),
+                                        own_rows(params_->flat(), run), nullptr);
 }
 
-void Stores::share_run(Context& ctx, size_t i) {
-  if (policy_.zero == 0 || gathered_) return;
-  const ShardRun& run = shards_->runs()[i];
-  policy_.comm->all_gather(ctx, params_->flat().rows(run.first, run.elements),
-                           own_rows(params_->flat(), run));
+void Stores::share(Context& ctx) {
+  for (size_t i = 0; shares() && i < shards_->runs().size(); ++i) {
+    Comm::Flight flight = begin_share(ctx, i);
+    Comm::arrive(ctx, flight);
+  }
+}
+
+void Stores::update_and_share(Context& ctx, const std::function<void(WindowRange)>& update) {
+  // Windows with the host have an order of their own, one ahead.
+  if (!shares() || policy_.comm->in_turn() || shards_away_) {
+    update({});
+    return share(ctx);
+  }
+  constexpr size_t kMost = 8;  // on their way
+  for (size_t i = 0; i < of_runs_.size(); ++i) {
+    update(of_runs_[i]);
+    if (i >= kMost) Comm::arrive(ctx, sharing_[i - kMost]);
+    sharing_[i] = begin_share(ctx, i);
+  }
+  for (Comm::Flight& flight : sharing_) Comm::arrive(ctx, flight);
 }
 
 // Of ranks each sums up its own pieces, also where it has all gradients: so the sum does not depend on
@@ -262,10 +286,14 @@ void Stores::sum_squares_of_ranks(Context& ctx, const View& state) {
 
 // Run by run of the table, wherever the gradients rest: the order of the sums is the same.
 void Stores::sum_squares(Context& ctx, const View& state) {
-  if (away_) return away_->norm(ctx, state);
+  if (away_) {
+    away_->norm(ctx, state);
+    if (policy_.comm) policy_.comm->sum_step(ctx, state);
+    return;
+  }
   if (shards_) return sum_squares_of_ranks(ctx, state);
   gradient_norm_reset(ctx, state);
-  for (const std::span<const StateSpan> spans : summed_)
+  for (const std::span<const StateSpan> spans : squared_)
     gradient_norm_add(ctx, plain_->flat(), 0, spans, state);
 }
 
@@ -293,6 +321,12 @@ UpdateTargets Stores::targets() const {
 void Stores::finish(Context& ctx, const View& state) {
   updating_->finish(ctx);
   if (policy_.comm) policy_.comm->sum_step(ctx, state);
+}
+
+void Stores::send_late(Context& ctx) {
+  away_->leave(ctx);
+  offloaded_->send_weights(ctx);
+  away_->left(ctx);
 }
 
 View Stores::gradient(int param) const {

@@ -3,11 +3,13 @@
 // home for bytes is a file in this folder and a line in stores.cpp.
 //
 // A step, as the caller runs it:
-//   host      begin(first_of_window)
+//   host      begin(first_of_window, last_of_window)
 //   program   forward and backward with params() and gradients(); end(ctx)
 //   program   of the update: where blocks are updated in backward, finish(ctx, state); else
-//             sum_ranks(ctx), sum_squares(ctx, state), an update of targets() with states(), and
-//             share(ctx)
+//             sum_ranks(ctx), sum_squares(ctx, state), and update_and_share(), whose update is that of
+//             targets() with states()
+// With delayed_update that update is behind the first end(ctx) of the next step instead, and the program of
+// the update has send_late(ctx) in its place; behind it turn().
 #pragma once
 
 #include <functional>
@@ -29,6 +31,7 @@
 #include "engine/stores/sharded_offload.h"
 #include "engine/stores/sharded_states.h"
 #include "engine/stores/streamed_params.h"
+#include "engine/stores/summed_gradients.h"
 #include "engine/stores/updating_gradients.h"
 
 namespace snug {
@@ -40,8 +43,8 @@ struct StorePolicy : Homes {
                                  // weights are the parameters
   DType gradients = DType::f32;  // or bf16
   StateSet states;               // the optimizer's
-  // Ranks that share the work; null: one. With some, neither weights nor gradients rest with the host,
-  // and states of pieces do where all are of one dtype without scales.
+  // Ranks that share the work; null: one. With some, gradients and weights rest with the host only where each
+  // rank has all of them (zero 0).
   Comm* comm = nullptr;
   // What each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights
   // too. Bits of one micro-step a window do not depend on it.
@@ -74,17 +77,25 @@ class Stores {
   // Of a policy that trains.
   GradSink& gradients();
   StateStore& states() { return *states_; }
-  void begin(bool first_of_window);
+  void begin(bool first_of_window, bool last_of_window);
   void end(Context& ctx);
   // At the end of every other program that reads weights.
-  void done_reading();
-  // Of ranks: their gradients are summed, where that was not done in backward; and once they were
-  // applied every rank gets what others have updated.
+  void done_reading(Context& ctx);
+  // Of ranks: their gradients are summed, where that was not done in backward.
   void sum_ranks(Context& ctx);
+  // Of ranks: each gets what others have updated.
   void share(Context& ctx);
+  // update(windows) of all windows, and share(). Where collectives lie beside compute a run's weights come
+  // while the next is updated.
+  void update_and_share(Context& ctx, const std::function<void(WindowRange)>& update);
   void sum_squares(Context& ctx, const View& state);
   UpdateTargets targets() const;
   void finish(Context& ctx, const View& state);
+  // With delayed_update: weights that were updated go to the device, gradients that are there to the
+  // host; then those of this step are the targets'. Or weights alone.
+  void send_late(Context& ctx);
+  void send_weights(Context& ctx) { offloaded_->send_weights(ctx); }
+  void turn() { away_->turn(); }
   // What an update passes before it changes a parameter; null: nothing.
   void set_gate(UpdateGate* gate) { gate_ = gate; }
   UpdateGate* gate() const { return gate_; }
@@ -100,7 +111,8 @@ class Stores {
   RestingWeights resting_in_shards() const;
   View own_rows(const View& flat, const ShardRun& run) const;
   Complete sum_complete(Context& ctx, const Complete& complete);
-  void share_run(Context& ctx, size_t run);
+  bool shares() const { return policy_.comm != nullptr && policy_.zero > 0 && !gathered_; }
+  Comm::Flight begin_share(Context& ctx, size_t run);
   const View& kept_master() const;  // of the pieces
   void sum_squares_of_ranks(Context& ctx, const View& state);
 
@@ -113,17 +125,20 @@ class Stores {
   std::unique_ptr<GatheredParamStore> gathered_;
   std::unique_ptr<CodedParamStore> coded_;  // in front of it
   Tensor master_;
-  std::unique_ptr<PlainGradSink> plain_;  // one of the four
+  std::unique_ptr<PlainGradSink> plain_;    // one of the four
+  std::unique_ptr<SummedGradSink> summed_;  // in front of it, with ranks
   std::unique_ptr<ScatteredGradSink> scattered_;
   std::unique_ptr<UpdatingGradSink> updating_;
   std::unique_ptr<OffloadedGradSink> away_;
   std::unique_ptr<StateStore> states_;
-  OffloadedStateStore* offloaded_ = nullptr;        // states_, if they rest with the host
-  ShardedStateStore* sharded_ = nullptr;            // states_, if ranks share them
-  OffloadedShardStore* shards_away_ = nullptr;      // states_, if each has its pieces with its host
-  std::unique_ptr<Shards> shards_;                  // of the trained range, with ranks
-  std::vector<std::vector<StateSpan>> cut_;         // by run of these, this rank's
-  std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves
+  OffloadedStateStore* offloaded_ = nullptr;    // states_, if they rest with the host
+  ShardedStateStore* sharded_ = nullptr;        // states_, if ranks share them
+  OffloadedShardStore* shards_away_ = nullptr;  // states_, if each has its pieces with its host
+  std::unique_ptr<Shards> shards_;              // of the trained range, with ranks
+  std::vector<WindowRange> of_runs_;            // windows of states, by run of these
+  std::vector<Comm::Flight> sharing_;           // by run
+  std::vector<std::vector<StateSpan>> cut_;     // by run of these, this rank's
+  std::vector<std::span<const StateSpan>> squared_;  // whose squares are summed up by themselves
 };
 
 }  // namespace snug

@@ -226,24 +226,41 @@ void settle_bottleneck(const PeftConfig& config, double, AdapterPiece& piece, Li
   piece.rank = std::max<int64_t>(1, piece.rows / config.reduction_factor);
 }
 
+// Pfeiffer's read the residual sum, which a block with norms before its branches has.
+std::vector<std::string> before_norms(const ModelSpec& spec,
+                                      std::span<const AdaptableModule> modules) {
+  if (spec.placement != NormPlacement::pre && spec.placement != NormPlacement::parallel)
+    fail(ErrorCode::unsupported, "a model with norms before its branches for peft: pfeiffer",
+         fmt::format("{}, which has norms behind them", spec.family), "peft=houlsby");
+  return placed("mlp.c_proj", modules);
+}
+
 // Of either: what it has that the other has not.
 AdapterMethod bottleneck_method(const char* name, const char* type, const char* title,
-                                const char* doc, const char* activation, const char* places,
-                                bool reads_sum, const AdapterKind& (*kind)(const PeftConfig&)) {
+                                const char* doc, const char* activation, TargetChoice targets,
+                                const AdapterKind& (*kind)(const PeftConfig&)) {
   using C = PeftConfig;
   return {.name = name,
           .words = name,
           .type = type,
           .title = title,
           .doc = doc,
-          .fields = {{"reduction_factor", "reduction_factor", &C::reduction_factor, 1, 1 << 20}},
+          .fields = {{.key = "reduction_factor",
+                      .run_key = "reduction_factor",
+                      .value = &C::reduction_factor,
+                      .least = 1,
+                      .below = 1 << 20,
+                      .said = {.doc = "the model's width over that of the bottlenecks",
+                               .example = "8",
+                               .least = 1,
+                               .most = 1 << 20}}},
           .shared = "layers_to_transform modules_to_save",
           .indifferent = "non_linearity",
           .constants = {{"non_linearity", activation}},
           .markers = {".adapter_down.", ".adapter_up."},
+          .targets = std::move(targets),
           .ranked = false,
-          .places = places,
-          .reads_sum = reads_sum,
+          .of_peft = false,
           .apart = "whose bottlenecks act between layers",
           .kind = kind,
           .settle = settle_bottleneck,
@@ -253,11 +270,13 @@ AdapterMethod bottleneck_method(const char* name, const char* type, const char* 
 }  // namespace
 
 const AdapterMethod& houlsby_method() {
-  static const AdapterMethod row =
-      bottleneck_method("houlsby", "HOULSBY", "Houlsby",
-                        "houlsby, a bottleneck behind attention and behind the MLP of every layer",
-                        "\"swish\"", "attn.c_proj mlp.c_proj", false,
-                        [](const PeftConfig&) -> const AdapterKind& { return kHoulsby; });
+  static const AdapterMethod row = bottleneck_method(
+      "houlsby", "HOULSBY", "Houlsby",
+      "houlsby, a bottleneck behind attention and behind the MLP of every layer", "\"swish\"",
+      [](const ModelSpec&, std::span<const AdaptableModule> modules) {
+        return placed("attn.c_proj mlp.c_proj", modules);
+      },
+      [](const PeftConfig&) -> const AdapterKind& { return kHoulsby; });
   return row;
 }
 
@@ -265,7 +284,7 @@ const AdapterMethod& pfeiffer_method() {
   static const AdapterMethod row = bottleneck_method(
       "pfeiffer", "PFEIFFER", "Pfeiffer",
       "pfeiffer, a bottleneck behind the MLP of every layer, where norms are before it", "\"relu\"",
-      "mlp.c_proj", true, [](const PeftConfig&) -> const AdapterKind& { return kPfeiffer; });
+      before_norms, [](const PeftConfig&) -> const AdapterKind& { return kPfeiffer; });
   return row;
 }
 

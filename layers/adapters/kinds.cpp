@@ -16,15 +16,6 @@ std::span<const AdapterMethod* const> adapter_methods() {
   return rows;
 }
 
-bool has_word(std::string_view list, std::string_view word) {
-  while (!list.empty()) {
-    const size_t space = list.find(' ');
-    if (list.substr(0, space) == word) return true;
-    list = space == std::string_view::npos ? "" : list.substr(space + 1);
-  }
-  return false;
-}
-
 std::string word_list(std::string_view list) {
   std::string text(list);
   for (size_t at = text.find(' '); at != std::string::npos; at = text.find(' ', at)) {
@@ -37,6 +28,10 @@ std::string word_list(std::string_view list) {
 
 bool AdapterField::fits(std::string_view word) const {
   return has_word(words, word) || (also && also(word));
+}
+
+int64_t virtual_tokens(const PeftConfig& config) {
+  return adapter_method(config.method).front ? config.num_virtual_tokens : 0;
 }
 
 bool AdapterMethod::has(std::string_view shared_field) const {

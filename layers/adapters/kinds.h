@@ -11,18 +11,30 @@
 #include <vector>
 
 #include "layers/adapters/config.h"
+#include "layers/adapters/targets.h"
 #include "layers/parts/adapter.h"
 
 namespace snug {
 
+// A key of a run's configuration, as help and checks have it (tools/config/keys.h).
+struct AdapterKey {
+  std::string_view doc = "", example = "";
+  std::string_view unset =
+      "";  // "auto" where the default is the method's or its model's; "null" of a text
+  std::string_view aliases = "", choices = "", refused = "";  // separated by spaces
+  double least = -1e300, most = 1e300;
+  bool above_least = false, below_most = false;  // that is no value itself
+};
+
+using AdapterValue = std::variant<int64_t AdapterFields::*, double AdapterFields::*,
+                                  bool AdapterFields::*, std::string AdapterFields::*>;
+
 // A field of adapter_config.json that a method has beside those of all. Its default is a PeftConfig's of
 // the method (AdapterMethod::fresh).
 struct AdapterField {
-  std::string_view key;      // there
-  std::string_view run_key;  // of a run's configuration; empty: none
-  std::variant<int64_t PeftConfig::*, double PeftConfig::*, bool PeftConfig::*,
-               std::string PeftConfig::*>
-      value;
+  std::string_view key;            // there
+  std::string_view run_key;        // of a run's configuration; empty: none
+  AdapterValue value;              // the same wherever run_key is
   double least = 0, below = 1e12;  // of a number
   // Of a text: what it may be, separated by spaces, the default first; what else; and what to do where a
   // folder says something else.
@@ -30,7 +42,16 @@ struct AdapterField {
   std::string_view also_text = "";
   bool (*also)(std::string_view) = nullptr;
   std::string_view advice = "";
+  AdapterKey said = {};  // in the first row that has run_key
   bool fits(std::string_view word) const;
+};
+
+// What a key asks of others: expected, the key that is found, words behind it, and what to do.
+struct AdapterComplaint {
+  std::string expected;
+  std::string_view run_key;
+  std::string_view found = "";
+  std::string advice;
 };
 
 struct AdapterMethod {
@@ -51,16 +72,14 @@ struct AdapterMethod {
       {};                                      // written with these values (JSON)
   std::vector<std::string_view> markers = {};  // in the names of its parameters and of no others
   PeftConfig fresh = {};                       // the defaults of PEFT
-  // Scales keys, values and what the MLP's last layer reads without target_modules; else queries and
-  // values have an adapter then.
-  bool scales = false;
-  bool ranked = true;   // has a rank, at most...
-  bool square = true;   // ... the smaller width of its module; else what it reads
-  bool bounded = true;  // else of any size
-  bool tables = false;  // may be of a table of embeddings too
-  // Of linear layers whose names end so, separated by spaces, and of no choice of modules.
-  std::string_view places = "";
-  bool reads_sum = false;  // reads a residual sum, which a block with norms before its branches has
+  // Which modules have one without target_modules; and of them those that scale what they read, of a method
+  // with feedforward_modules and without these.
+  TargetChoice targets = queries_and_values, inputs = nullptr;
+  bool ranked = true;           // has a rank, at most...
+  bool square = true;           // ... the smaller width of its module; else what it reads
+  bool bounded = true;          // else of any size
+  bool tables = false;          // may be of a table of embeddings too
+  bool of_peft = true;          // PEFT has it; else its folders are Snug's alone
   std::string_view apart = "";  // why no weight takes it up; empty: one does
   bool front = false;           // of no module: virtual tokens in front of every sequence,...
   bool front_keys = false;      // ... which are keys and values of every layer
@@ -72,6 +91,8 @@ struct AdapterMethod {
   void (*settle)(const PeftConfig& config, double alpha, AdapterPiece& piece,
                  LinearAdapter& adapter) = nullptr;
   std::string (*text)(const PeftConfig& config) = nullptr;  // the first words of peft_text()
+  // What its keys ask of each other.
+  std::vector<AdapterComplaint> (*check)(const AdapterFields& fields) = nullptr;
 
   bool has(std::string_view shared_field) const;
   bool takes(std::string_view run_key) const;
@@ -88,8 +109,8 @@ const AdapterMethod* find_peft_word(std::string_view word);
 bool is_adapter_name(std::string_view param);
 // Of these, one of all layers together, which no file holds.
 bool is_shared_adapter_name(std::string_view param);
-// Whether a list separated by spaces has a word.
-bool has_word(std::string_view list, std::string_view word);
+// Virtual tokens in front of every sequence.
+int64_t virtual_tokens(const PeftConfig& config);
 // Its words as a sentence has them: a, b or c.
 std::string word_list(std::string_view list);
 

@@ -85,10 +85,42 @@ void settle_lora(const PeftConfig& config, double alpha, AdapterPiece& piece,
                  LinearAdapter& adapter) {
   const auto r = static_cast<double>(piece.rank);
   piece.scale = static_cast<float>(alpha / (config.use_rslora ? std::sqrt(r) : r));
-  adapter.init = config.init == "gaussian" ? Init::normal : Init::uniform;
+  adapter.init = config.init_lora_weights == "gaussian" ? Init::normal : Init::uniform;
   adapter.first_trained = !config.freeze_a;
-  adapter.first_way = find_first_way(config.init);
-  adapter.rounds = pissa_rounds(config.init);
+  adapter.first_way = find_first_way(config.init_lora_weights);
+  adapter.rounds = pissa_rounds(config.init_lora_weights);
+}
+
+std::vector<AdapterField> lora_fields() {
+  using C = PeftConfig;
+  // clang-format off
+  return {
+      {.key = "r", .run_key = "lora_r", .value = &C::lora_r, .least = 1, .below = 1 << 20,
+       .said = {.doc = "the rank of the matrices; auto: PEFT's, 8 of lora", .example = "16", .unset = "auto",
+                .aliases = "r lora_rank", .least = 1}},
+      {.key = "lora_alpha", .run_key = "lora_alpha", .value = &C::lora_alpha, .least = -1e12,
+       .said = {.doc = "what they make is multiplied by lora_alpha / lora_r", .example = "32", .least = 0,
+                .above_least = true}},
+      {.key = "lora_dropout", .run_key = "lora_dropout", .value = &C::lora_dropout, .below = 1,
+       .said = {.doc = "dropout of their input, one mask for all modules that read it", .example = "0.05",
+                .least = 0, .most = 1, .below_most = true}},
+      {.key = "use_rslora", .run_key = "use_rslora", .value = &C::use_rslora,
+       .said = {.doc = "multiply by lora_alpha / sqrt(lora_r) instead", .example = "true"}},
+      {.key = "use_dora", .run_key = "use_dora", .value = &C::use_dora,
+       .said = {.doc = "the magnitude of each row of the weights is learned beside their direction (DoRA); over "
+                       "weights in 4 bits too", .example = "true"}},
+      {.key = "init_lora_weights", .run_key = "init_lora_weights", .value = &C::init_lora_weights,
+       .words = "true gaussian pissa olora", .also_text = " pissa_niter_N",
+       .also = [](std::string_view word) { return pissa_rounds(word) > 0; },
+       .advice = "the adapter converted by PEFT to one of LoRA (path_initial_model_for_weight_conversion)",
+       .said = {.doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; "
+                       "gaussian, of deviation 1 / lora_r. Or both made of the weight beside them, which is less what "
+                       "they make: pissa, its largest singular parts; pissa_niter_N, nearly these, found by N rounds, "
+                       "which PEFT repeats at every load with other random numbers, so that its model is not quite "
+                       "this one; olora, the first parts of its QR. loftq: those of what a weight in 4 bits has lost",
+                .example = "gaussian", .choices = "true gaussian pissa pissa_niter_N olora loftq",
+                .refused = "false eva corda orthogonal lora_ga mica"}}};
+  // clang-format on
 }
 
 }  // namespace
@@ -105,16 +137,7 @@ const AdapterMethod& lora_method() {
           "of them, over "
           "weights in 4 bits; dora, lora with use_dora; "
           "lora_fa, lora whose A stays as it is drawn",
-      .fields = {{"r", "lora_r", &C::r, 1, 1 << 20},
-                 {"lora_alpha", "lora_alpha", &C::lora_alpha, -1e12},
-                 {"lora_dropout", "lora_dropout", &C::lora_dropout, 0, 1},
-                 {"use_rslora", "use_rslora", &C::use_rslora},
-                 {"use_dora", "use_dora", &C::use_dora},
-                 {"init_lora_weights", "init_lora_weights", &C::init, 0, 0,
-                  "true gaussian pissa olora", " pissa_niter_N",
-                  [](std::string_view word) { return pissa_rounds(word) > 0; },
-                  "the adapter converted by PEFT to one of LoRA "
-                  "(path_initial_model_for_weight_conversion)"}},
+      .fields = lora_fields(),
       .shared =
           "target_modules exclude_modules modules_to_save layers_to_transform rank_pattern "
           "alpha_pattern bias fan_in_fan_out",
@@ -136,8 +159,9 @@ const AdapterMethod& lora_method() {
       .text =
           [](const C& c) {
             return fmt::format(
-                "lora r {} alpha {} dropout {}{}", c.r, c.lora_alpha, c.lora_dropout,
-                (find_first_way(c.init) ? " of " + c.init : "") + (c.freeze_a ? " fa" : ""));
+                "lora r {} alpha {} dropout {}{}", c.lora_r, c.lora_alpha, c.lora_dropout,
+                (find_first_way(c.init_lora_weights) ? " of " + c.init_lora_weights : "") +
+                    (c.freeze_a ? " fa" : ""));
           }};
   return row;
 }

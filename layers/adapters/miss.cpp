@@ -177,9 +177,9 @@ const AdapterMethod& miss_method() {
       .doc =
           "miss, a matrix beside each of its linear layers, of what they read folded onto lora_r "
           "columns",
-      .fields = {{"r", "lora_r", &C::r, 1, 1 << 20},
+      .fields = {{"r", "lora_r", &C::lora_r, 1, 1 << 20},
                  {"miss_dropout", "lora_dropout", &C::lora_dropout, 0, 1},
-                 {"init_weights", "", &C::init, 0, 0, "true", "", nullptr,
+                 {"init_weights", "", &C::init_lora_weights, 0, 0, "true", "", nullptr,
                   "an adapter of MiSS as PEFT has it by default"}},
       .shared = "target_modules exclude_modules modules_to_save layers_to_transform bias",
       .bias_only = "MiSS_only",
@@ -189,13 +189,14 @@ const AdapterMethod& miss_method() {
       .fresh =
           [] {
             C c;
-            c.r = 64;
+            c.lora_r = 64;
             return c;
           }(),
       .square = false,
       .kind = [](const C&) -> const AdapterKind& { return kMiss; },
       .settle = [](const C&, double, AdapterPiece&, LinearAdapter&) {},
-      .text = [](const C& c) { return fmt::format("miss r {} dropout {}", c.r, c.lora_dropout); }};
+      .text =
+          [](const C& c) { return fmt::format("miss r {} dropout {}", c.lora_r, c.lora_dropout); }};
   return row;
 }
 

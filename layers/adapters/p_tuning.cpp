@@ -76,8 +76,18 @@ const AdapterMethod& p_tuning_method() {
       .title = "P-tuning",
       .doc = "p_tuning, the same rows, made by an MLP that is trained in their place",
       .fields = {{"num_virtual_tokens", "num_virtual_tokens", &C::num_virtual_tokens, 1, 1 << 20},
-                 {"encoder_hidden_size", "encoder_hidden_size", &C::encoder_hidden_size, 0,
-                  1 << 20},
+                 {.key = "encoder_hidden_size",
+                  .run_key = "encoder_hidden_size",
+                  .value = &C::encoder_hidden_size,
+                  .below = 1 << 20,
+                  .said = {.doc =
+                               "the width inside the MLP that makes these tokens, of prefix_tuning "
+                               "with prefix_projection; auto: that of what it makes of one, as "
+                               "PEFT has it",
+                           .example = "128",
+                           .unset = "auto",
+                           .least = 1,
+                           .most = 1 << 20}},
                  {"encoder_reparameterization_type", "", &C::encoder_type, 0, 0, "MLP LSTM", "",
                   nullptr, "the config that PEFT wrote"}},
       .shared = "",

@@ -146,7 +146,12 @@ const AdapterMethod& prefix_tuning_method() {
       .fields = {{"num_virtual_tokens", "num_virtual_tokens", &C::num_virtual_tokens, 1, 1 << 20},
                  {"encoder_hidden_size", "encoder_hidden_size", &C::encoder_hidden_size, 0,
                   1 << 20},
-                 {"prefix_projection", "prefix_projection", &C::prefix_projection}},
+                 {.key = "prefix_projection",
+                  .run_key = "prefix_projection",
+                  .value = &C::prefix_projection,
+                  .said = {.doc = "its keys and values are made by two linear layers with tanh "
+                                  "between, which are trained in their place",
+                           .example = "true"}}},
       .shared = "",
       // Of the model, which says them too; and of what it began as.
       .indifferent =
@@ -167,6 +172,15 @@ const AdapterMethod& prefix_tuning_method() {
           [](const C& c) {
             return fmt::format("prefix_tuning of {} tokens{}", c.num_virtual_tokens,
                                c.encoded ? fmt::format(" encoder {}", c.encoder_hidden_size) : "");
+          },
+      .check =
+          [](const AdapterFields& c) {
+            std::vector<AdapterComplaint> list;
+            if (c.encoder_hidden_size > 0 && !c.prefix_projection)
+              list.push_back({"prefix_projection beside encoder_hidden_size of a prefix",
+                              "encoder_hidden_size", "",
+                              "prefix_projection=true, or leave encoder_hidden_size out"});
+            return list;
           }};
   return row;
 }

@@ -31,6 +31,40 @@ class PromptTuning : public AdapterKind {
 
 const PromptTuning kPromptTuning;
 
+std::vector<AdapterField> prompt_fields() {
+  using C = PeftConfig;
+  // clang-format off
+  return {
+      {.key = "num_virtual_tokens", .run_key = "num_virtual_tokens", .value = &C::num_virtual_tokens,
+       .least = 1, .below = 1 << 20,
+       .said = {.doc = "how many tokens of their own every sequence begins with, beside the max_length that it has",
+                .example = "8", .least = 1, .most = 1 << 20}},
+      {.key = "prompt_tuning_init", .run_key = "prompt_tuning_init", .value = &C::prompt_tuning_init,
+       .words = "RANDOM TEXT SAMPLE_VOCAB", .advice = "the config that PEFT wrote",
+       .said = {.doc = "what these rows begin as: RANDOM, numbers of deviation 1; TEXT, the rows of the tokens of "
+                       "prompt_tuning_init_text, from its beginning again where it is shorter",
+                .example = "TEXT", .choices = "RANDOM TEXT", .refused = "SAMPLE_VOCAB"}},
+      {.key = "prompt_tuning_init_text", .run_key = "prompt_tuning_init_text",
+       .value = &C::prompt_tuning_init_text, .also = [](std::string_view) { return true; },
+       .said = {.doc = "a text as the model's tokenizer encodes it, special tokens too",
+                .example = "Answer the question.", .unset = "null"}}};
+  // clang-format on
+}
+
+std::vector<AdapterComplaint> check_first_text(const AdapterFields& c) {
+  std::vector<AdapterComplaint> list;
+  const bool text = c.prompt_tuning_init == "TEXT";
+  if (text && c.prompt_tuning_init_text.empty())
+    list.push_back({"prompt_tuning_init_text beside prompt_tuning_init: TEXT", "prompt_tuning_init",
+                    ", and none",
+                    "prompt_tuning_init_text=\"Answer the question:\", or "
+                    "prompt_tuning_init=RANDOM"});
+  if (!text && !c.prompt_tuning_init_text.empty())
+    list.push_back({"prompt_tuning_init: TEXT beside prompt_tuning_init_text",
+                    "prompt_tuning_init_text", "", "prompt_tuning_init=TEXT"});
+  return list;
+}
+
 }  // namespace
 
 const AdapterMethod& prompt_tuning_method() {
@@ -41,11 +75,7 @@ const AdapterMethod& prompt_tuning_method() {
       .type = "PROMPT_TUNING",
       .title = "prompt-tuning",
       .doc = "prompt_tuning, num_virtual_tokens rows in front of every sequence, of causal models",
-      .fields = {{"num_virtual_tokens", "num_virtual_tokens", &C::num_virtual_tokens, 1, 1 << 20},
-                 {"prompt_tuning_init", "prompt_tuning_init", &C::prompt_init, 0, 0,
-                  "RANDOM TEXT SAMPLE_VOCAB", "", nullptr, "the config that PEFT wrote"},
-                 {"prompt_tuning_init_text", "prompt_tuning_init_text", &C::prompt_init_text, 0, 0,
-                  "", "", [](std::string_view) { return true; }}},
+      .fields = prompt_fields(),
       .shared = "",
       // Of the model, which says them too.
       .indifferent =
@@ -61,7 +91,8 @@ const AdapterMethod& prompt_tuning_method() {
       .text =
           [](const C& c) {
             return fmt::format("prompt_tuning of {} tokens", c.num_virtual_tokens);
-          }};
+          },
+      .check = check_first_text};
   return row;
 }
 

@@ -262,10 +262,22 @@ const AdapterMethod& vera_method() {
       .doc =
           "vera, vectors around two matrices of rank lora_r that are drawn once for all linear "
           "layers",
-      .fields = {{"r", "lora_r", &C::r, 1, 1 << 20},
+      .fields = {{"r", "lora_r", &C::lora_r, 1, 1 << 20},
                  {"vera_dropout", "lora_dropout", &C::lora_dropout, 0, 1},
-                 {"d_initial", "d_initial", &C::d_initial, -1e12},
-                 {"projection_prng_key", "projection_prng_key", &C::projection_prng_key, 0, 1e18}},
+                 {.key = "d_initial",
+                  .run_key = "d_initial",
+                  .value = &C::d_initial,
+                  .least = -1e12,
+                  .said = {.doc = "what the vectors between its matrices begin with",
+                           .example = "0.2"}},
+                 {.key = "projection_prng_key",
+                  .run_key = "projection_prng_key",
+                  .value = &C::projection_prng_key,
+                  .below = 1e18,
+                  .said = {.doc = "the seed that its matrices follow from, as PEFT draws them",
+                           .example = "7",
+                           .least = 0,
+                           .most = 1e18}}},
       .shared = "target_modules modules_to_save layers_to_transform bias fan_in_fan_out",
       .bias_only = "vera_only",
       .indifferent = "save_projection init_weights",
@@ -276,7 +288,7 @@ const AdapterMethod& vera_method() {
       .fresh =
           [] {
             C c;
-            c.r = 256;
+            c.lora_r = 256;
             return c;
           }(),
       .bounded = false,
@@ -288,8 +300,17 @@ const AdapterMethod& vera_method() {
           },
       .text =
           [](const C& c) {
-            return fmt::format("vera r {} dropout {} key {} first {}", c.r, c.lora_dropout,
+            return fmt::format("vera r {} dropout {} key {} first {}", c.lora_r, c.lora_dropout,
                                c.projection_prng_key, c.d_initial);
+          },
+      .check =
+          [](const AdapterFields& c) {
+            std::vector<AdapterComplaint> list;
+            if (c.d_initial == 0)
+              list.push_back({"d_initial other than 0, as the vector behind it begins with 0 too",
+                              "d_initial", ", with which nothing is ever learned",
+                              fmt::format("d_initial={}", AdapterFields().d_initial)});
+            return list;
           }};
   return row;
 }

@@ -224,7 +224,7 @@ json front_fields(const ModelSpec& spec, const PeftConfig& config) {
         config.encoder_hidden_size > 0 ? config.encoder_hidden_size : front_width(spec, method);
     return c;
   }
-  const bool text = config.prompt_init == "TEXT" && !config.base.empty();
+  const bool text = config.prompt_tuning_init == "TEXT" && !config.base.empty();
   c["tokenizer_name_or_path"] = text ? json(config.base) : json(nullptr);
   c["tokenizer_kwargs"] = nullptr;
   return c;
@@ -307,7 +307,7 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
     // By whole paths, so that no order of them counts.
     json ranks = json::object(), alphas = json::object();
     for (const std::string& path : names.adapted) {
-      if (rank_of(config, path) != config.r) ranks[path] = rank_of(config, path);
+      if (rank_of(config, path) != config.lora_r) ranks[path] = rank_of(config, path);
       if (alpha_of(config, path) != config.lora_alpha) alphas[path] = alpha_of(config, path);
     }
     c["rank_pattern"] = ranks;

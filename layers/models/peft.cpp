@@ -23,17 +23,7 @@
 namespace snug {
 namespace {
 
-// A module of the family's files that a linear layer here is, or that rows of one are.
-struct Module {
-  std::string path;   // model.layers.0.self_attn.q_proj
-  std::string layer;  // h.0.attn.c_attn
-  int64_t number = -1;
-  AdapterPiece piece;
-  int64_t in = 0;
-  bool transposed = false;  // in its file
-  bool table = false;       // of embeddings
-  std::string last() const { return path.substr(path.rfind('.') + 1); }
-};
+using Module = AdaptableModule;
 
 std::string module_of(std::string_view name) {
   return std::string(name.substr(0, name.rfind('.')));
@@ -166,15 +156,6 @@ bool lies_in(std::string_view path, const std::string& name) {
   }
 }
 
-// PEFT's defaults: the modules that make queries and values, or the one that makes all three.
-std::vector<std::string> default_targets(const std::vector<Module>& modules) {
-  std::vector<std::string> names;
-  for (const Module& m : modules)
-    if (m.layer == modules.front().layer) names.push_back(m.last());
-  if (names.size() == 3) return {names[0], names[2]};
-  return {names.front()};
-}
-
 std::vector<std::string_view> last_words(const std::vector<Module>& modules) {
   std::vector<std::string_view> words;
   for (const Module& m : modules) {
@@ -193,38 +174,6 @@ std::vector<std::string_view> last_words(const std::vector<Module>& modules) {
            word, words,
            (std::string_view(key) == "target_modules" ? "all-linear, or some of " : "some of ") +
                list));
-}
-
-// IA3's: what makes keys and values, or all three, and the projection behind the MLP.
-std::vector<std::string> default_feedforward(const std::vector<Module>& modules) {
-  std::vector<std::string> paths;
-  for (const Module& m : modules)
-    if (m.layer.ends_with("mlp.c_proj")) paths.push_back(m.path);
-  return paths;
-}
-
-// Of a method that has its places in every block. Throws unsupported where a block has no sum to read.
-std::vector<std::string> placed_targets(const AdapterMethod& method, const ModelSpec& spec,
-                                        const std::vector<Module>& modules) {
-  if (method.reads_sum && spec.placement != NormPlacement::pre &&
-      spec.placement != NormPlacement::parallel)
-    fail(ErrorCode::unsupported,
-         fmt::format("a model with norms before its branches for peft: {}", method.name),
-         fmt::format("{}, which has norms behind them", spec.family), "peft=houlsby");
-  std::vector<std::string> paths;
-  for (const Module& m : modules)
-    if (m.number >= 0 && has_word(method.places, m.layer.substr(m.layer.find('.', 2) + 1)))
-      paths.push_back(m.path);
-  return paths;
-}
-
-std::vector<std::string> default_scaled(const std::vector<Module>& modules) {
-  std::vector<std::string> names;
-  for (const Module& m : modules)
-    if (m.layer == modules.front().layer) names.push_back(m.last());
-  if (names.size() == 3) names.erase(names.begin());
-  for (std::string& path : default_feedforward(modules)) names.push_back(std::move(path));
-  return names;
 }
 
 // A word of a key that is to mean targets and means none.
@@ -296,7 +245,7 @@ void check_table(const PeftConfig& config, const LinearAdapter& adapter, const M
   };
   if (config.use_dora) refuse("use_dora", "peft=lora use_dora=false");
   if (config.freeze_a) refuse("lora_fa", "peft=lora");
-  if (adapter.first_way) refuse(config.init, "init_lora_weights=true");
+  if (adapter.first_way) refuse(config.init_lora_weights, "init_lora_weights=true");
 }
 
 // Whether the weight of a module is one that A and B can be made of.
@@ -342,10 +291,10 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   std::vector<std::string> words = config.target_modules;
   const bool all = words.size() == 1 && words.front() == "all-linear";
   std::vector<std::string> feedforward = config.feedforward_modules;
-  if (words.empty() && method.scales && feedforward.empty())
-    feedforward = default_feedforward(modules);
-  if (!method.places.empty()) words = placed_targets(method, spec, modules);
-  if (words.empty()) words = method.scales ? default_scaled(modules) : default_targets(modules);
+  // Of a method without the field, its own choice is all that counts.
+  const bool chosen = words.empty() || !method.has("target_modules");
+  if (chosen && method.inputs && feedforward.empty()) feedforward = method.inputs(spec, modules);
+  if (chosen) words = method.targets(spec, modules);
   Targets targets("target_modules", words, config.target_expression),
       excluded("exclude_modules", config.exclude_modules, config.exclude_expression);
   Targets inputs("feedforward_modules", feedforward, config.feedforward_expression);
@@ -381,7 +330,7 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
       continue;
     }
     AdapterPiece piece = m.piece;
-    piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.r, &met);
+    piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.lora_r, &met);
     if (method.bounded || piece.rank < 1) check_rank(m, piece.rank, method.square);
     const double alpha =
         by_pattern("alpha_pattern", config.alpha_pattern, m.path, config.lora_alpha, &met);
@@ -543,7 +492,7 @@ void set_base_form(PeftConfig& config, const std::string& form, const std::strin
 }
 
 int64_t rank_of(const PeftConfig& config, const std::string& path) {
-  return by_pattern("rank_pattern", config.rank_pattern, path, config.r);
+  return by_pattern("rank_pattern", config.rank_pattern, path, config.lora_r);
 }
 
 double alpha_of(const PeftConfig& config, const std::string& path) {

@@ -324,7 +324,7 @@ TEST(ClipSimt, SumsInSlotsHaveTheBitsOfSumsInPlace) {
   const std::vector<StateSpan> spans = {{0, 0, 0, 300}, {1, 0, 512, 700}, {2, 0, 4096, 130}};
   constexpr int64_t n = 4352, kBytes = sizeof(StepState);
   const std::span<const StateSpan> lower = std::span(spans).first(2), upper = {&spans[2], 1};
-  ASSERT_EQ(gradient_norm_runs(lower), 2);
+  ASSERT_EQ(gradient_norm_ops(lower), 2);
   for (const int64_t bad : {-1, 600, 4100}) {
     Values gradients = normal_values(n, 1, DType::f32, 3);
     if (bad >= 0) gradients[static_cast<size_t>(bad)] = INFINITY;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "parallel/device_calls.h"
 #include "parallel/nccl_transport.h"
 #include "tests/parallel/nccl.h"
 #include "tests/parallel/ranks.h"
@@ -132,6 +133,92 @@ TEST(NcclTransport, DevicesThatAreNeverDoneAreSaid) {
   const FakeNccl stalls("FAKE_NCCL_STALLS", "6"), on("FAKE_NCCL_FAILS_ON", "2");
   const std::string said = " did not end on the devices within 3 s, while all processes go on";
   expect_ends(3, said, said, 3);
+}
+
+// The oldest that is not done counts, from when the stream comes to it.
+TEST(DeviceCalls, CountFromWhereTheStreamIs) {
+  DeviceCalls calls;
+  EventId reached = 0;
+  const auto done = [&](EventId e) { return e <= reached; };
+  const auto oldest = [&](double now) { return calls.look(now, done); };
+  EXPECT_EQ(oldest(1).what, nullptr);
+  calls.add("a", 1, 10);
+  calls.issued(2);
+  calls.add("b", 3, 11);
+  EXPECT_STREQ(oldest(20).what, "a");
+  EXPECT_EQ(oldest(20).began, 0) << "compute before it";
+  reached = 1;
+  EXPECT_EQ(oldest(30).began, 30);
+  EXPECT_EQ(oldest(40).began, 30);
+  calls.issued(4);
+  reached = 2;
+  EXPECT_STREQ(oldest(50).what, "b");
+  EXPECT_EQ(oldest(50).began, 0);
+  reached = 4;
+  EXPECT_EQ(oldest(60).what, nullptr);
+  // Without events a call is there at once, and done when it is issued.
+  calls.add("c", -1, 70);
+  EXPECT_EQ(oldest(80).began, 70);
+  calls.issued(-1);
+  EXPECT_EQ(oldest(80).what, nullptr);
+  for (int64_t i = 0; i < DeviceCalls::kMost; ++i) {
+    EXPECT_FALSE(calls.full());
+    calls.add("d", 5, 90);
+    calls.issued(5);
+  }
+  EXPECT_TRUE(calls.full());
+  reached = 5;
+  EXPECT_EQ(oldest(90).what, nullptr);
+  EXPECT_FALSE(calls.full());
+}
+
+// The stream of rank 1 has so much to compute before a call, longer than the time-out; and then a call that
+// it is never done with.
+TEST(NcclTransport, WhatIsComputedBeforeACallIsNotCounted) {
+  test::use_fake_nccl();
+  constexpr double kTimeout = 1, kSlow = 3.5;
+  for (const bool stands : {false, true}) {
+    std::atomic<int> told{0};
+    const double start = monotonic_seconds();
+    test::on_ranks(
+        2,
+        [&](int rank, LocalGroup& group) {
+          // Event 2 k is before call k, and 2 k + 1 behind it.
+          std::atomic<EventId> next{0};
+          std::atomic<double> slow_until{0};
+          const auto done = [&](EventId e) {
+            if (e < 2) return true;  // of attach()
+            if (rank == 0) return !stands || e < 3;
+            if (stands) return e < 3;
+            return monotonic_seconds() > slow_until;
+          };
+          NcclTransport transport(group, {[&] { return next++; }, done});
+          Context ctx(Place::emu, {});
+          std::vector<float> arena(4096);
+          const auto row = [&](int64_t at, int64_t n) {
+            return test::view_of(arena.data() + at, n, DType::f32);
+          };
+          try {
+            transport.attach(ctx, reinterpret_cast<std::byte*>(arena.data()), 4096 * 4);
+            slow_until = monotonic_seconds() + kSlow;
+            transport.all_gather(ctx, row(0, 16), row(1024, 8));
+            while (monotonic_seconds() < start + 2 * kSlow) {
+              group.check();
+              if (!stands && monotonic_seconds() > slow_until + 0.5) break;
+              usleep(10'000);
+            }
+          } catch (const Error& e) {
+            ++told;
+            EXPECT_NE(
+                std::string(e.what()).find("all_gather did not end on the devices within 1 s"),
+                std::string::npos)
+                << e.what();
+          }
+          transport.detach();
+        },
+        kTimeout);
+    EXPECT_EQ(told, stands ? 2 : 0);
+  }
 }
 
 // A process that stands still, or is gone, behind the call that all came to.

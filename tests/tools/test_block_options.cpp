@@ -30,7 +30,7 @@ ModelOptions options_of(const Model& model, const CostModel& cost, size_t most_g
 TEST(BlockOptions, OfManyStagesFewSetsAreRecorded) {
   const ModelSpec spec = resolve_model("", test::kTwoKinds).spec;
   PeftConfig config;
-  config.r = 32;
+  config.lora_r = 32;
   config.use_dora = true;
   config.target_modules = {"all-linear"};
   const PeftModel peft = resolve_peft(spec, config);

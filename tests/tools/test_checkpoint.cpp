@@ -13,7 +13,10 @@
 #include "tests/engine/io/temp_folder.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/checkpoint/checkpoint_seal.h"
+#include "tools/checkpoint/output_lock.h"
 #include "tools/checkpoint/pinning.h"
+#include "tools/planner/decision_table.h"
+#include "tools/session/computes_on.h"
 
 namespace snug {
 namespace {
@@ -292,6 +295,53 @@ TEST(CheckpointState, LossScalingComesBackAndIsBounded) {
           "growth_tracker");
 }
 
+// Of a run whose updates are one step late: the numbers of the one that is still to come.
+TEST(CheckpointState, AnUpdateThatIsLateComesBackAndIsBounded) {
+  TempFolder tmp;
+  const std::string folder = make(tmp, 9);
+  Json good = Json::parse(read_file(folder + "/snug_state.json"));
+  EXPECT_EQ(good["late_update"], nullptr);
+  EXPECT_FALSE(read_checkpoint(folder).position.late.has_value());
+  const float third = 1.0f / 3;
+  good["late_update"] = {{"pending", true},
+                         {"seed", 42},
+                         {"step", 8},
+                         {"updates", 7},
+                         {"learning_rates", {third, third, 0.25f, 0.25f}},
+                         {"bias_correction1", third},
+                         {"bias_correction2", 1e-3f},
+                         {"loss_scale", 0x1p15f},
+                         {"clip_factor", third}};
+  const auto write = [&](const Json& j) {
+    spill(folder + "/snug_state.json", j.dump());
+    seal(folder, 9);
+  };
+  write(good);
+  const Checkpoint c = read_checkpoint(folder);
+  ASSERT_TRUE(c.position.late.has_value());
+  EXPECT_EQ(c.position.late->clip_factor, third);
+  EXPECT_EQ(c.position.late->learning_rate[1], third);
+  EXPECT_EQ(c.position.late->bias_correction2, 1e-3f);
+  EXPECT_EQ(c.position.late->step, 8);
+  EXPECT_EQ(c.position.late->found_inf, 0);
+  EXPECT_EQ(checkpoint_state_json(c.position, c.pinned, c.hyperparameters), good);
+  const auto refused = [&](const std::function<void(Json&)>& change, const char* part) {
+    Json j = good;
+    change(j["late_update"]);
+    write(j);
+    const auto error = refusal_of(folder);
+    ASSERT_TRUE(error.has_value()) << part;
+    EXPECT_EQ(error->code(), ErrorCode::data) << part;
+    EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+  };
+  refused([](Json& j) { j = 3; }, "late_update");
+  refused([](Json& j) { j.erase("pending"); }, "pending");
+  refused([](Json& j) { j["updates"] = 10; }, "updates");
+  refused([](Json& j) { j["learning_rates"] = {1, 2}; }, "4 numbers for learning_rates in");
+  refused([](Json& j) { j.erase("learning_rates"); }, "4 numbers for learning_rates in");
+  refused([](Json& j) { j["loss_scale"] = 0; }, "a loss_scale above 0 in");
+}
+
 TEST(CheckpointState, ComesBackAndIsBounded) {
   TempFolder tmp;
   const std::string folder = make(tmp, 9);
@@ -384,6 +434,72 @@ TEST(CheckpointState, OfOlderOnesTheStartIsNoStep) {
   EXPECT_EQ(at.start_eval_loss, -1);
   EXPECT_EQ(at.best_eval_loss, 4.0);
   EXPECT_EQ(at.best_eval_step, 6);
+}
+
+// Before the flag was pinned, algorithms that were measured said it.
+TEST(CheckpointState, OfOlderOnesWhatWasMeasuredSaysThatItWas) {
+  for (const bool measured : {false, true})
+    for (const char* said : {"", "true", "false"}) {
+      const TempFolder tmp;
+      const std::string folder = make(tmp, 9);
+      Json j = Json::parse(read_file(folder + "/snug_state.json"));
+      Json& p = j["pinned"];
+      ComputesOn on{"a GPU", "13.1.0", "none", {}};
+      if (measured) on.algorithms.emplace_back();
+      p["computes_on"] = computes_on_json(on);
+      p.erase("matmul_autotune");
+      if (*said != '\0') p["matmul_autotune"] = std::string_view(said) == "true";
+      spill(folder + "/snug_state.json", j.dump());
+      seal(folder, 9);
+      EXPECT_EQ(read_checkpoint(folder).pinned.matmul_autotune,
+                *said == '\0' ? measured : std::string_view(said) == "true")
+          << measured << said;
+    }
+}
+
+// What is pinned is said with a plan that does not fit, less what a permission unpins.
+TEST(CheckpointState, WhatIsPinnedIsSaidUnlessItIsAllowed) {
+  const TempFolder tmp;
+  const Checkpoint c = read_checkpoint(make(tmp, 9));
+  const auto holds = [&](const std::vector<std::string>& allow, const char* words) {
+    return pinned_text(c, allow).find(words) != std::string::npos;
+  };
+  const Decisions& d = c.pinned.decisions;
+  int rows = 0;
+  for (const Decision& row : decision_table()) {
+    if (row.at_resume != AtResume::pinned || row.key == nullptr) continue;
+    ++rows;
+    const std::string words = row.in_words(d);
+    EXPECT_TRUE(holds({}, words.c_str())) << words;
+    EXPECT_FALSE(holds({row.name}, words.c_str())) << words;
+  }
+  EXPECT_GE(rows, 2);
+  EXPECT_NE(pinned_text(c, {}).find(c.folder + " pins"), std::string::npos);
+}
+
+// A folder that is named with a slash at its end is known by what stands in its place: a file too.
+TEST(OutputLock, IsLostToWhateverTakesThePlaceOfTheFolder) {
+  for (const char* end : {"", "/", "//", "/."})
+    for (const char* taken : {"a folder", "a file", "another run"}) {
+      SCOPED_TRACE(std::string("run") + end + " to " + taken);
+      const TempFolder tmp;
+      fs::create_directory(tmp / "run");
+      OutputLock lock;
+      lock.take((tmp / "run") + end);
+      ASSERT_TRUE(lock.held());
+      EXPECT_FALSE(lock.lost());
+      fs::rename(tmp / "run", tmp / "moved");
+      EXPECT_FALSE(lock.lost()) << "nothing is there";
+      if (taken == std::string("a file"))
+        spill(tmp / "run", "");
+      else
+        fs::create_directory(tmp / "run");
+      OutputLock other;
+      if (taken == std::string("another run")) other.take(tmp / "run");
+      EXPECT_TRUE(lock.lost());
+      lock.release();
+      EXPECT_EQ(fs::exists(tmp / "run/.lock"), other.held()) << "another's is not removed";
+    }
 }
 
 // What changed of the optimizer and its schedule, in words.

@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "engine/core/error.h"
+#include "layers/adapters/kinds.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
 
@@ -120,6 +122,25 @@ TEST(ConfigKeys, NamesAndAliasesAreUniqueAndNoneIsRefused) {
     }
   }
   EXPECT_EQ(find_key("no_such_key"), nullptr);
+}
+
+// So that a key of a run sets what its methods read, whichever of them has it.
+TEST(ConfigKeys, OfAdaptersEachSetsTheFieldThatMethodsRead) {
+  std::map<std::string_view, AdapterValue> values;
+  std::set<std::string_view> said;
+  for (const AdapterMethod* method : adapter_methods())
+    for (const AdapterField& field : method->fields) {
+      if (field.run_key.empty()) continue;
+      EXPECT_EQ(values.try_emplace(field.run_key, field.value).first->second, field.value)
+          << method->name << " " << field.run_key;
+      if (!field.said.doc.empty()) said.insert(field.run_key);
+    }
+  for (const auto& [key, value] : values) {
+    EXPECT_TRUE(said.contains(key)) << key;
+    ASSERT_NE(find_key(key), nullptr) << key;
+    const KeyField field = std::visit([](auto member) -> KeyField { return member; }, value);
+    EXPECT_EQ(find_key(key)->field, field) << key;
+  }
 }
 
 TEST(ConfigKeys, HelpNamesEveryKey) {

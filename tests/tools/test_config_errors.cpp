@@ -229,7 +229,7 @@ TEST(ConfigErrors, Choices) {
   expect_error("bf16: maybe", "true or false for bf16", "\"maybe\" (run.yaml:1)", "bf16=true");
   expect_error("allow: [adam8bits]",
                "allow with names among micro_batch, head_rows, kernels, gradients, "
-               "bf16_gradients, no_master",
+               "update_delay, bf16_gradients, no_master, stale_update",
                "\"adam8bits\" (run.yaml:1)", "allow=[micro_batch]");
   expect_error("allow: adam8bit", "a permission that something here can use",
                "\"adam8bit\" (run.yaml:1), which is not built",

@@ -26,7 +26,7 @@ std::vector<nlohmann::json> values_of(const Decision& row) {
     if ((*home)->filed != nullptr) return {(*home)->device, "cpu", "disk"};
     return {(*home)->device, "cpu"};
   }
-  return {kUpdateBehind, kUpdateInBackward};
+  return {row.values[0], row.values[1]};
 }
 
 Decisions reads(const Decision& row, const nlohmann::json& value) {

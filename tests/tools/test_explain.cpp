@@ -278,6 +278,13 @@ TEST(Explain, ThePeakIsAtTheOpThatWhatIsBornIsFor) {
   plan.engine_bytes = s.arena_bytes();
   plan.categories = s.at_peak(&plan.padding);
   EXPECT_EQ(explain_peak(plan, 5)["op"], "h.1 matmul_forward");
+  // What is born behind an op or has ended before it is not alive at it.
+  const auto alive = [&](const char* op) {
+    return explain(plan, model(), op)["ops"][0]["alive_bytes"].get<int64_t>();
+  };
+  EXPECT_EQ(alive("norm_forward"), 4096 + 4096);
+  EXPECT_EQ(alive("matmul_forward"), 4096 + 4096 + (1 << 20));
+  EXPECT_EQ(alive("act_forward"), 4096 + 4096);
   plan.minimum_bytes = plan.engine_bytes;
   plan.budget = 1000;
   test::expect_error(ErrorCode::out_of_memory, {"in micro_first at matmul_forward of h.1"},

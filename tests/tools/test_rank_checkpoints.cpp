@@ -2,6 +2,8 @@
 // and every state has its bits again; put together they are the file of one rank; a rank that is gone
 // leaves no whole checkpoint.
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -26,6 +28,18 @@
 #include "tests/tools/session_case.h"
 #include "tools/checkpoint/checkpoint_writer.h"
 #include "tools/trainer/run_ranks.h"
+
+namespace {
+
+std::atomic<int> slow_disk{0};  // milliseconds that it takes to make a file durable
+
+}  // namespace
+
+// In place of the system's.
+extern "C" int fsync(int fd) {
+  if (const int ms = slow_disk; ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
 
 namespace snug {
 namespace {
@@ -313,6 +327,32 @@ TEST(RankCheckpoints, ARankThatStandsStillIsNamed) {
   });
   EXPECT_FALSE(checkpoint_complete(run / "checkpoint-3"));
   EXPECT_EQ(signs[0]->who_gave_up(), 2);
+}
+
+// A disk that needs longer than the time-out to make a rank's file durable is waited for: that is one step, and
+// the rank says meanwhile that it goes on.
+TEST(RankCheckpoints, ADiskThatIsSlowIsWaitedFor) {
+  const TempFolder run;
+  const auto signs = LocalGroup::of_threads(2);
+  signs[0]->set_timeout(0.6);
+  on_sessions({kGpt2}, 2, 2, [&](Session& s, Group& group) {
+    Group& own = *signs[static_cast<size_t>(group.rank())];
+    const auto meet = [&] {
+      group.barrier("folder");
+      slow_disk = 1200;
+    };
+    CheckpointWriter writer(s, run.path(), 0, true,
+                            WriterRank{group.rank(), 2, meet, [&] { own.go_on(); },
+                                       [&](int rank, double began) {
+                                         own.look_after(rank, "its part", began);
+                                         return own.reason();
+                                       }});
+    writer.begin(position(), pinned(), {}, [](const std::string&) {});
+    writer.wait();
+    slow_disk = 0;
+  });
+  EXPECT_TRUE(checkpoint_complete(run / "checkpoint-3"));
+  EXPECT_EQ(signs[0]->who_gave_up(), -1);
 }
 
 // What a disk says of a rank's lines is told as it says it, and what to go on from is there.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "engine/core/units.h"
@@ -89,6 +90,29 @@ TEST(ReportStep, MeasuredTimesMoveTheAxis) {
   EXPECT_EQ(s.x_at(-1), s.x.front());
   EXPECT_EQ(s.x_at(1e9), s.x.back());
   EXPECT_EQ(view.bytes_at(view.peak), plan.categories);  // bytes are not moved by time
+}
+
+// Of ops that take no time the axis is as wide, and the table says how many tensors it does not name.
+TEST(ReportStep, OpsWithoutWorkAreOnTheAxis) {
+  Plan plan = hand_plan();
+  const StepView busy = make_step_view(plan, 100);
+  const size_t held = busy.held(busy.peak).size();
+  ASSERT_GT(held, 12u);
+  EXPECT_NE(report_html(plan, ReportRun{})
+                .find("<th scope=\"row\">" + std::to_string(held - 12) + " others</th>"),
+            std::string::npos);
+  for (int i = 0; i < plan.schedule.size(); ++i)
+    for (OpRecord& op : plan.schedule.at(i).ops) op.flops = op.bytes = 0;
+  const StepView view = make_step_view(plan, 100);
+  double before = 0;
+  for (const StepSegment& s : view.segments)
+    for (const double x : s.x) {
+      ASSERT_TRUE(std::isfinite(x));
+      EXPECT_GE(x, before - 1e-12);
+      before = x;
+    }
+  EXPECT_NEAR(before, 1, 1e-9);
+  EXPECT_EQ(view.bytes_at(view.peak), plan.categories);
 }
 
 TEST(ReportStep, BytesAreTheSchedules) {

@@ -8,6 +8,7 @@
 #include "layers/models/family.h"
 #include "tests/support/errors.h"
 #include "tools/costs/links.h"
+#include "tools/planner/comparison.h"
 #include "tools/planner/rank_words.h"
 #include "tools/report/scale.h"
 
@@ -168,6 +169,71 @@ TEST(Scale, StagesAreSaidOfSeveralRanks) {
                          : ", each with its piece of the optimizer's states, gradients and "
                            "weights");
   }
+}
+
+// Beside the first plan, with the sign of what differs: states at the peak, more than states, and states that
+// rest elsewhere.
+TEST(Comparison, SaysWhyAPlanTakesLessOrMore) {
+  constexpr int64_t kKiB = 1024;
+  Comparison all = parse_comparison("optim=adamw,lion,,sgd,");
+  ASSERT_EQ(all.plans.size(), 3u);
+  EXPECT_EQ(all.plans[2].value, "sgd");
+  all.plans.pop_back();
+  Plan &a = all.plans[0].plan, &b = all.plans[1].plan;
+  const auto set = [](Plan& p, Category c, int64_t kib) {
+    p.categories[static_cast<size_t>(c)] = kib * kKiB;
+  };
+  a.engine_bytes = 1000 * kKiB;
+  b.engine_bytes = 600 * kKiB;
+  set(a, Category::optimizer, 800);
+  set(b, Category::optimizer, 400);
+  const auto said = [&](size_t i) { return saving_text(all, all.plans[i]); };
+  EXPECT_EQ(
+      said(1),
+      "state 400.00 KiB less, peak 400.00 KiB less: states are at the peak, so all of it shows");
+  set(a, Category::activations, 100);
+  set(a, Category::logits, 20);
+  set(a, Category::recomputed, 3);
+  set(a, Category::workspace, 50);
+  EXPECT_EQ(said(0),
+            "state is 80 % of the peak, which is what another optimizer can save; the batch's "
+            "activations, logits and workspace are 17 %");
+  set(b, Category::activations, 100);
+  set(b, Category::logits, 20);
+  set(b, Category::recomputed, 3);
+  set(b, Category::workspace, 77);
+  a.padding = 2 * kKiB;
+  b.padding = 5 * kKiB;
+  b.engine_bytes = 630 * kKiB;
+  EXPECT_EQ(
+      said(1),
+      "state 400.00 KiB less, peak 370.00 KiB less: beside the state workspace 27.00 KiB more, "
+      "padding 3.00 KiB more");
+  std::swap(a, b);
+  EXPECT_EQ(
+      said(1),
+      "state 400.00 KiB more, peak 370.00 KiB more: beside the state workspace 27.00 KiB less, "
+      "padding 3.00 KiB less");
+  b = a;
+  EXPECT_EQ(said(1), "state as much, peak as much");
+  a.decisions.offload_optimizer = b.decisions.offload_optimizer = true;
+  a.host_bytes = 9 * kKiB;
+  b.host_bytes = 4 * kKiB;
+  EXPECT_EQ(said(1),
+            "state as much, peak as much: states rest with the host, which has 5.00 KiB less");
+  EXPECT_EQ(said(0),
+            "its states rest with the host: of 9.00 KiB there, less state saves nothing here");
+  a.decisions.states_on_disk = b.decisions.states_on_disk = true;
+  a.disk.bytes = 7 * kKiB;
+  b.disk.bytes = 8 * kKiB;
+  EXPECT_EQ(said(1), "state as much, peak as much: states rest on disk, which has 1.00 KiB more");
+  EXPECT_EQ(said(0),
+            "its states rest on disk: of 7.00 KiB there, less state saves nothing in memory");
+  b.decisions.micro_batch = 2;
+  EXPECT_NE(said(1).find(": the room goes to "), std::string::npos) << said(1);
+  // Refused ones are passed over: the first that has a plan is what the others are beside.
+  all.plans[0].refused = "no such optimizer";
+  EXPECT_TRUE(said(1).starts_with("its states rest on disk: of 8.00 KiB")) << said(1);
 }
 
 TEST(Links, AreKnownByName) {

@@ -2,253 +2,34 @@
 // they are those of one rank up to the order of sums; bytes are those that were planned, on each.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
-#include <utility>
-#include <vector>
 
-#include "engine/core/rng.h"
-#include "engine/kernels/gradient_norm.h"
-#include "layers/models/family.h"
-#include "optim/kahan.h"
-#include "parallel/nccl_transport.h"
 #include "parallel/rank_comm.h"
 #include "tests/parallel/mpi.h"
 #include "tests/parallel/nccl.h"
 #include "tests/parallel/ranks.h"
-#include "tests/tools/session_case.h"
+#include "tests/tools/rank_session_case.h"
 
 namespace snug {
 namespace {
 
-struct Case {
-  const char* model;
-  const char* precision = "fp32";
-  const char* optim = "adamw";
-  const char* recompute = "none";
-  Place place = Place::cpu;
-  double max_grad_norm = 0.5;  // clips
-  bool master = true;          // of 16-bit weights
-  bool kahan = false;          // without one: a compensation instead of rounding at random
-  bool in_backward = false;    // updates; it cannot clip
-  bool away = false;           // states and masters with each rank's host
-};
-
-constexpr const char* kGpt2 =
-    R"({"type": "gpt2", "vocab_size": 97, "n_positions": 16, "n_embd": 36, "n_layer": 2, "n_head": 3,
-        "n_inner": 76, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})";
-constexpr const char* kLlama =
-    R"({"type": "llama", "vocab_size": 90, "hidden_size": 40, "intermediate_size": 72,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 16, "tie_word_embeddings": false})";
-constexpr const char* kNeox =
-    R"({"type": "gpt_neox", "vocab_size": 90, "hidden_size": 40, "intermediate_size": 72,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 16})";
-
-struct Result {
-  std::vector<double> losses, norms;
-  std::vector<float> weights;           // of record, by parameter
-  std::vector<unsigned char> states;    // where they rest, likewise
-  int64_t engine = 0;                   // planned, of a rank
-  std::map<std::string, int64_t> kept;  // resident bytes, of a rank
-  // The same by where it is of the whole.
-  std::map<int64_t, std::vector<float>> weight_pieces;
-  std::map<std::tuple<int, int64_t, bool>, std::vector<unsigned char>> state_pieces;  // scales too
-};
-
-// f(rank, group) for every rank of this process: all, as threads, or of MPI's this one alone.
-using Body = std::function<void(int rank, Group& group)>;
-using World = std::function<void(const Body&)>;
-
-void fill_weights(Session& s) {
-  const ParamTable& table = s.model().params();
-  const RestingWeights resting = s.resting();
-  for (int i = 0; i < table.size(); ++i) {
-    const ParamInfo& p = table[i];
-    resting.each(p.offset, p.elements(),
-                 [&](const RestingWeights::Piece& piece, int64_t first, const View& at) {
-                   for (int64_t k = 0; piece.own && k < at.elements(); ++k) {
-                     const int64_t element = first - p.offset + k;
-                     const auto key =
-                         static_cast<uint64_t>(i) * 1000003u + static_cast<uint64_t>(element);
-                     float v = 0.4f * (uniform_from(static_cast<uint32_t>(mix64(key))) - 0.5f);
-                     if (p.init == Init::ones) v += 1.0f;
-                     if (element >= p.real_elements()) v = 0.0f;
-                     if (at.dtype == DType::bf16)
-                       at.as<bf16>()[k] = from_f32<bf16>(v);
-                     else
-                       at.as<float>()[k] = v;
-                   }
-                 });
-  }
-  s.load();
-}
-
-// What ranks keep, by where it is of the whole: each adds its own.
-struct Kept {
-  std::mutex mutex;
-  std::map<int64_t, std::vector<float>> weights;
-  std::map<std::tuple<int, int64_t, bool>, std::vector<unsigned char>> states;  // scales too
-};
-
-void add_own(Session& s, Kept& out) {
-  const std::lock_guard lock(out.mutex);
-  const ParamTable& table = s.model().params();
-  const RestingWeights resting = s.resting();
-  for (int i = 0; i < table.size(); ++i)
-    resting.each(table[i].offset, table[i].real_elements(),
-                 [&](const RestingWeights::Piece& piece, int64_t first, const View& at) {
-                   std::vector<float> values;
-                   for (int64_t k = 0; piece.own && k < at.elements(); ++k)
-                     values.push_back(at.dtype == DType::bf16 ? to_f32(at.as<bf16>()[k])
-                                                              : at.as<float>()[k]);
-                   if (piece.own) out.weights.emplace(first, values);
-                 });
-  StateStore& store = s.optimizer_state();
-  for (int k = 0; k < store.states(); ++k)
-    for (const StateSpan& span : whole_parameter_spans(table)) {
-      const RestForm form = store.form(k, span);
-      const int64_t each = form.coded() ? 8 / form.bits : 1;
-      for (int64_t done = 0; done < span.elements;) {
-        const int64_t first = span.offset + done;
-        const View v = store.stored(k, first);
-        const int64_t n = std::min(v.elements(), (span.elements - done) / each);
-        const auto add = [&](const View& view, bool scales) {
-          const auto* bytes = static_cast<const unsigned char*>(view.data);
-          out.states.try_emplace({k, first, scales}, bytes, bytes + view.bytes());
-        };
-        if (store.keeps(first)) add(v.rows(0, n), false);
-        if (store.keeps(first) && form.coded())
-          add(store.stored_scales(k, first).rows(0, form.scales(n * each)), true);
-        done += n * each;
-      }
-    }
-}
-
-// What moves tensors: what the group has, with or without shared memory, or NCCL.
-enum class Mover { memory, messages, nccl };
-
-Result train_in(const World& world, Mover mover, const Case& c, int ranks, int zero, int64_t micro,
-                int64_t G, int64_t steps = 3) {
-  const ModelSpec spec = resolve_model("", c.model).spec;
-  Precision precision = parse_precision(c.precision);
-  if (!c.master) precision.master = precision.compute;
-  const Model model(spec, precision, {}, {}, ranks);
-  test::RunOptions o;
-  o.decisions.T = 12;
-  o.decisions.micro_batch = micro;
-  o.decisions.head_rows = 16;
-  o.decisions.recompute = c.recompute;
-  o.decisions.max_grad_norm = c.max_grad_norm;
-  o.decisions.update_in_backward = c.in_backward;
-  o.decisions.offload_optimizer = c.away;
-  o.decisions.loss_scaling.init_scale = 256;
-  o.decisions.ranks = ranks;
-  o.decisions.zero = zero;
-  o.decisions.staged = mover != Mover::memory;
-  o.decisions.eval_batch = 2;
-  o.optimizer.name = c.optim;
-  o.optimizer.weight_decay = 0.1;
-  o.optimizer.learning_rate = 1e-2;
-  if (c.kahan) {
-    o.optimizer.state = StateForm::bf16;
-    o.optimizer.args.emplace_back(kKahanArgument, 1.0);
-  }
-  o.settings.target = c.place;
-  const Schedule schedule = test::plan_schedule(model, o, {.seconds = 0});
-  Result result;
-  result.engine = schedule.arena_bytes();
-  for (const TensorRecord& t : schedule.at(schedule.find("root")).tensors)
-    result.kept[to_string(t.category)] += t.bytes;
-  const auto token = [&](int64_t step, int64_t sample, int64_t t) {
-    const auto key = static_cast<uint64_t>((step * 1000 + sample) * 1000 + t);
-    return static_cast<int32_t>(mix64(key) % static_cast<uint64_t>(spec.V));
-  };
-  const auto target = [&](int64_t step, int64_t sample, int64_t t) {
-    return (sample + t) % (2 + sample) == 0 ? -100 : token(step, sample, t + 1);
-  };
-  Kept kept;
-  std::atomic<bool> told{false};  // one rank of this process has, for all that are the same
-  world([&](int rank, Group& group) {
-    const bool tells = !told.exchange(true);
-    const std::unique_ptr<Transport> transport =
-        mover == Mover::nccl ? std::make_unique<NcclTransport>(group) : group.transport();
-    RankComm comm(*transport);
-    Session s(c.place, model, o.decisions, o.optimizer, o.settings, &schedule,
-              ranks > 1 ? &comm : nullptr);
-    s.open();
-    EXPECT_EQ(s.context().resident_bytes() / 4096, (result.engine + 4095) / 4096);
-    fill_weights(s);
-    const int64_t T = o.decisions.T;
-    for (int64_t step = 0; step < steps; ++step) {
-      int64_t trained = 0;
-      for (int64_t i = 0; i < G * T; ++i) trained += target(step, i / T, i % T) != -100;
-      s.begin_window(5, step, trained);
-      for (float& rate : s.state().learning_rate) rate = 1e-2f;
-      s.optimizer().prepare_step(s.state());
-      for (int64_t i = 0; i * ranks * micro < G; ++i) {
-        const int64_t first = (i * ranks + rank) * micro;
-        for (int64_t k = 0; k < micro * T; ++k) {
-          const int64_t sample = first + k / T;
-          s.tokens().as<int32_t>()[k] = sample < G ? token(step, sample, k % T) : 0;
-          s.targets().as<int32_t>()[k] = sample < G ? target(step, sample, k % T) : -100;
-        }
-        s.state().first_sample = first;
-        s.micro(i == 0);
-      }
-      s.update();
-      EXPECT_EQ(s.state().found_inf, 0);
-      EXPECT_EQ(s.state().loss_tokens, trained);
-      ++s.state().updates;
-      if (!tells) continue;
-      result.losses.push_back(s.state().loss_sum / static_cast<double>(trained));
-      result.norms.push_back(gradient_norm_of(s.state()));
-    }
-    s.begin_window(0, 0, 0);
-    for (int64_t k = 0; k < 2 * T; ++k) {
-      s.tokens().as<int32_t>()[k] = token(99, k / T, k % T);
-      s.targets().as<int32_t>()[k] = token(99, k / T, k % T + 1);
-    }
-    s.evaluate();
-    if (tells) result.losses.push_back(s.state().loss_sum);
-    add_own(s, kept);
-    if (ranks > 1) group.barrier("trained");
-  });
-  for (const auto& [first, values] : kept.weights)
-    result.weights.insert(result.weights.end(), values.begin(), values.end());
-  for (const auto& [first, bytes] : kept.states)
-    result.states.insert(result.states.end(), bytes.begin(), bytes.end());
-  result.weight_pieces = std::move(kept.weights);
-  result.state_pieces = std::move(kept.states);
-  return result;
-}
+using test::expect_close;
+using test::expect_same;
+using test::kGpt2;
+using test::kLlama;
+using test::kNeox;
+using test::Mover;
+using test::train_in;
+using Case = test::RankCase;
+using Result = test::RankResult;
+using Body = test::RankBody;
+using World = test::RankWorld;
 
 Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64_t steps = 3) {
-  return train_in([&](const Body& f) { test::on_ranks(ranks, f); }, Mover::memory, c, ranks, zero,
-                  micro, G, steps);
-}
-
-void expect_same(const Result& a, const Result& b) {
-  EXPECT_TRUE(test::same_bits(a.losses, b.losses));
-  EXPECT_TRUE(test::same_bits(a.norms, b.norms));
-  EXPECT_TRUE(test::same_bits(a.weights, b.weights));
-  // Scales of pieces follow their codes, so what is read is in another order where pieces are.
-  EXPECT_EQ(a.states.size(), b.states.size());
-}
-
-// Up to the order of sums.
-void expect_close(const Result& a, const Result& b, bool wide) {
-  for (size_t i = 0; i < b.losses.size(); ++i)
-    EXPECT_NEAR(a.losses[i] / b.losses[i], 1, wide ? 1e-6 : 2e-3) << i;
-  for (size_t i = 0; i < b.norms.size(); ++i)
-    EXPECT_NEAR(a.norms[i] / b.norms[i], 1, wide ? 1e-5 : 2e-2) << i;
+  return test::train_ranks(c, ranks, zero, micro, G, steps);
 }
 
 void check(const Case& c, int ranks, int64_t micro, int64_t G) {
@@ -332,42 +113,44 @@ TEST(RankSessions, UpdatesInBackward) {
   check_case(c, 2);
 }
 
-// With the host of each rank: the bits are those of states that stay, whatever is summed when.
-TEST(RankSessions, StatesWithTheHost) {
-  const auto check_case = [](Case c, int ranks) {
-    SCOPED_TRACE(std::string(c.precision) + " " + c.optim + ", ranks " + std::to_string(ranks));
-    for (const int zero : {0, 1, 2, 3}) {
-      SCOPED_TRACE("zero " + std::to_string(zero));
-      c.away = false;
-      const Result here = train(c, ranks, zero, 1, 2 * ranks);
-      c.away = true;
-      const Result away = train(c, ranks, zero, 1, 2 * ranks);
-      EXPECT_TRUE(test::same_bits(away.losses, here.losses));
-      EXPECT_TRUE(test::same_bits(away.norms, here.norms));
-      EXPECT_TRUE(test::same_bits(away.weights, here.weights));
-      EXPECT_TRUE(test::same_bits(away.states, here.states));
-      EXPECT_FALSE(away.kept.contains("optimizer") || away.kept.contains("master"));
+// Beside compute, as late as events allow: a missing one would be bits that were not there yet, or no more.
+void check_beside(Case c, int ranks, int64_t micro, int64_t G) {
+  SCOPED_TRACE(std::string(c.model).substr(0, 24) + " " + c.precision + " " + c.optim + " " +
+               c.recompute + ", ranks " + std::to_string(ranks));
+  for (const int zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE("zero " + std::to_string(zero));
+    c.in_turn = true, c.streams = StreamMode::immediate, c.strict = false;
+    const Result in_turn = train(c, ranks, zero, micro, G);
+    c.in_turn = false;
+    for (const StreamMode mode :
+         {StreamMode::immediate, StreamMode::deferred, StreamMode::worker}) {
+      SCOPED_TRACE(to_string(mode));
+      c.streams = mode;
+      for (const bool strict : {false, true}) {
+        c.strict = strict;
+        const Result beside = train(c, ranks, zero, micro, G);
+        expect_same(beside, in_turn);
+        EXPECT_TRUE(test::same_bits(beside.states, in_turn.states));
+        // The gradients of two blocks where there were those of one.
+        if (!strict) {
+          EXPECT_GE(beside.engine, in_turn.engine);
+        }
+      }
     }
-  };
-  check_case({kGpt2, "fp32", "adamw", "block"}, 2);
-  check_case({kLlama, "bf16"}, 3);
-  check_case({kNeox, "bf16", "adamw", "none", Place::cpu, 0.5, false}, 2);
-  Case c{kGpt2, "fp16", "lion"};
-  c.place = Place::emu;
-  check_case(c, 2);
+  }
 }
 
-// Both at once: a block's states come while its gradients are summed.
-TEST(RankSessions, StatesWithTheHostUpdatedInBackward) {
-  for (const int zero : {0, 2, 3}) {
-    Case c{kLlama, "bf16", "adamw", "block", Place::cpu, 0};
-    const Result here = train(c, 2, zero, 2, 4);
-    c.away = c.in_backward = true;
-    const Result away = train(c, 2, zero, 2, 4);
-    EXPECT_TRUE(test::same_bits(away.losses, here.losses)) << zero;
-    EXPECT_TRUE(test::same_bits(away.weights, here.weights)) << zero;
-    EXPECT_TRUE(test::same_bits(away.states, here.states)) << zero;
-  }
+TEST(RankSessions, CollectivesBesideComputeChangeNoBit) {
+  check_beside({kGpt2}, 2, 2, 4);
+  check_beside({kGpt2, "bf16", "adamw", "block"}, 2, 1, 6);  // of three micro-steps
+  check_beside({kLlama, "fp16", "adamw_8bit"}, 3, 1, 5);
+  Case c{kNeox};
+  c.max_grad_norm = 0;
+  c.in_backward = true;
+  check_beside(c, 2, 1, 2);
+  c.in_backward = false;
+  c.away = true;
+  check_beside(c, 2, 1, 4);
 }
 
 TEST(RankSessions, OnTheEmulatedPlace) {
@@ -458,6 +241,10 @@ TEST(MpiSessions, HaveTheBitsOfThoseThatShareMemory) {
       c.max_grad_norm = 0;
       c.in_backward = true;
       check_mpi(group, c);
+      c = {kGpt2};
+      c.streams = StreamMode::deferred;
+      c.strict = true;
+      check_mpi(group, c);
     });
 }
 
@@ -479,7 +266,11 @@ void check_nccl(const Case& c, int ranks, int64_t windows) {
 TEST(RankSessions, NcclHasTheBitsOfSharedMemory) {
   Case c{kGpt2};
   c.place = Place::emu;
-  check_nccl(c, 2, 3);  // two micro-steps a window
+  for (const bool late : {false, true}) {
+    c.streams = late ? StreamMode::deferred : StreamMode::immediate;
+    c.strict = late;
+    check_nccl(c, 2, 3);  // two micro-steps a window
+  }
   c.model = kLlama, c.precision = "bf16", c.optim = "adamw_8bit";
   check_nccl(c, 3, 3);
 }

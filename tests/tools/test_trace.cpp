@@ -173,6 +173,43 @@ TEST(Trace, CountersAndRatesAreThoseOfTheirOp) {
   EXPECT_EQ(workspace.at(1000.0), 4096);
 }
 
+// What rests with the host has a counter of its own, where there is any.
+TEST(Trace, TheHostsMemoryIsCountedApart) {
+  for (const bool away : {false, true}) {
+    Plan plan;
+    Schedule& s = plan.schedule;
+    HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 4096);
+    HandRecorder r(s, "micro_first", 0, false);
+    const size_t x = r.make("x", "", Category::activations, 8192);
+    const size_t kept = r.make("kept", "", Category::offload, 3 * 4096);
+    r.op("first", "", 1, 1);
+    if (away) s.at(r.index()).tensors[kept].residence = Residence::host;
+    r.end(kept);
+    r.op("second", "", 1, 1);
+    r.end(x);
+    s.pack();
+    plan.engine_bytes = s.arena_bytes();
+    plan.accumulation = 1;
+    StepTrace trace = predicted_trace(plan);
+    ASSERT_EQ(trace.ops.size(), 2u);
+    std::map<std::string, std::vector<int64_t>> offload, activations;
+    for (const Json& e : checked(trace_text(plan, trace))) {
+      if (e["ph"] != "C") continue;
+      const std::string name = e["name"];
+      offload[name].push_back(e["args"].value("offload", int64_t{-1}));
+      activations[name].push_back(e["args"].value("activations", int64_t{-1}));
+    }
+    const std::string host = "host memory";
+    EXPECT_EQ(offload.contains(host), away);
+    EXPECT_EQ(activations.at("memory").front(), 8192);
+    EXPECT_EQ(offload.at("memory").front(), away ? -1 : 3 * 4096);
+    if (!away) continue;
+    EXPECT_EQ(offload.at(host).front(), 3 * 4096);
+    EXPECT_EQ(offload.at(host).back(), 0);
+    EXPECT_EQ(activations.at(host).front(), -1);
+  }
+}
+
 TEST(Trace, LongStepsAreCutAndThatIsSaid) {
   const Plan plan = hand_plan();
   const size_t micro = plan.schedule.at(1).ops.size();
@@ -191,15 +228,15 @@ TEST(Trace, NamesOfAnyBytesStayJson) {
 }
 
 // A step that trains: every op once, in time, and the plan's peak.
-TEST(Trace, AMeasuredStepIsThePlannedOne) {
+void expect_measured(int64_t accumulation) {
   const Model model(test::tiny_spec({}), parse_precision("fp32"));
   PlanRequest r;
   r.model = &model;
   r.T = 16;
-  r.global_batch = 6;
+  r.global_batch = 2 * accumulation;
   r.micro_batch = 2;
   const Plan plan = make_plan(r);
-  ASSERT_EQ(plan.accumulation, 3);
+  ASSERT_EQ(plan.accumulation, accumulation);
   Session session(Place::cpu, model, plan.decisions, r.optimizer, r.settings, &plan.schedule);
   session.open();
   init_parameters(model.params(), session.master(), 1, 1);
@@ -210,8 +247,8 @@ TEST(Trace, AMeasuredStepIsThePlannedOne) {
   EXPECT_FALSE(recorder.times().measured());
   for (int step = 0; step < 2; ++step) {
     recorder.begin_step(session.context(), step + 1);
-    session.begin_window(1, step, 96);
-    for (int m = 0; m < 3; ++m) session.micro(m == 0);
+    session.begin_window(1, step, 32 * accumulation);
+    for (int64_t m = 0; m < accumulation; ++m) session.micro(m == 0);
     session.optimizer().prepare_step(session.state());
     session.update();
     recorder.end_step(session.context());
@@ -223,8 +260,10 @@ TEST(Trace, AMeasuredStepIsThePlannedOne) {
   const auto count = [&](const char* name) {
     return plan.schedule.at(plan.schedule.find(name)).ops.size();
   };
-  EXPECT_EQ(recorder.trace().ops.size(),
-            count("micro_first") + 2 * count("micro_next") + count("update"));
+  const auto again = static_cast<size_t>(accumulation - 1);
+  const size_t all = count("micro_first") + again * count("micro_next") + count("update");
+  EXPECT_EQ(recorder.trace().ops.size(), all);
+  EXPECT_EQ(recorder.trace().ops.capacity(), all) << "room for the ops of one step";
   double end = 0, sum = 0;
   for (const TraceOp& op : recorder.trace().ops) {
     EXPECT_GE(op.begin, end - 1e-5);
@@ -237,8 +276,9 @@ TEST(Trace, AMeasuredStepIsThePlannedOne) {
   const StepTimes times = recorder.times();
   EXPECT_TRUE(times.measured());
   EXPECT_EQ(times.text, "step 2");
-  for (const char* name : {"micro_first", "micro_next", "update"}) {
-    const int index = plan.schedule.find(name);
+  EXPECT_EQ(times.programs.size(), accumulation > 1 ? 3u : 2u) << "no times of what did not run";
+  for (const auto& [index, of_program] : times.programs) {
+    const std::string name = plan.schedule.at(index).name.str();
     double of_ops = 0, runs = 0;
     for (const TraceOp& op : recorder.trace().ops) {
       of_ops += op.program == index ? op.end - op.begin : 0;
@@ -248,6 +288,13 @@ TEST(Trace, AMeasuredStepIsThePlannedOne) {
     EXPECT_NEAR(std::accumulate(seconds.begin(), seconds.end(), 0.0), of_ops / runs, 1e-9) << name;
   }
   expect_plans_peak(plan, checked(trace_text(plan, recorder.trace())));
+}
+
+TEST(Trace, AMeasuredStepIsThePlannedOne) {
+  for (const int64_t accumulation : {3, 2, 1}) {
+    SCOPED_TRACE(accumulation);
+    expect_measured(accumulation);
+  }
 }
 
 // A GPU tells the times of its ops when the program has ended: the trace has them, not when it

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/device/busy.h"
 #include "engine/device/tier_file.h"
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
@@ -92,7 +93,7 @@ double DiskCalibration::rate() const {
 }
 
 DiskCalibration calibrate_disk(const std::string& folder, double seconds) {
-  const double started = monotonic_seconds();
+  const double started = monotonic_seconds(), waited = waited_seconds();
   DiskCalibration c;
   c.disk = disk_of(folder);
   c.file_bytes = file_bytes(folder);
@@ -123,6 +124,7 @@ DiskCalibration calibrate_disk(const std::string& folder, double seconds) {
   c.read_bytes = static_cast<double>(moved) / read_seconds;
   c.written_bytes = static_cast<double>(moved) / write_seconds;
   c.seconds = monotonic_seconds() - started;
+  c.waited = std::max(0.0, waited_seconds() - waited) / c.seconds;
   return c;
 }
 
@@ -138,7 +140,8 @@ nlohmann::json disk_calibration_json(const DiskCalibration& c) {
           {"direct", c.direct},
           {"read_bytes", c.read_bytes},
           {"written_bytes", c.written_bytes},
-          {"seconds", c.seconds}};
+          {"seconds", c.seconds},
+          {"waited", c.waited}};
 }
 
 void write_disk_calibration(const std::string& path, const DiskCalibration& c) {
@@ -165,6 +168,7 @@ std::optional<DiskCalibration> read_disk_calibration(const std::string& path,
     c.read_bytes = disk_rate_of(j, "read_bytes", path);
     c.written_bytes = disk_rate_of(j, "written_bytes", path);
     c.seconds = get_number(j, "seconds", path);
+    if (j.contains("waited")) c.waited = get_number(j, "waited", path);  // of newer files
     if (c.disk == disk) return c;
     *ignored = fmt::format("{} is for {}; snug calibrate disk=FOLDER measures again", path, c.disk);
   } catch (const std::exception& e) {

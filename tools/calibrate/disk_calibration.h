@@ -22,6 +22,7 @@ struct DiskCalibration {
   bool direct = false;                       // past the page cache
   double read_bytes = 0, written_bytes = 0;  // bytes/s of either way
   double seconds = 0;                        // it took
+  double waited = 0;  // the share of that in which other work had the processors
 
   static constexpr int64_t kWindow = int64_t{1} << 20;
   static constexpr int64_t kMostBytes = int64_t{256}

@@ -164,8 +164,8 @@ class Trained {
     session_.begin_window(1, k_++, 2 * tokens_);
     for (float& rate : session_.state().learning_rate) rate = 1e-4f;
     session_.optimizer().prepare_step(session_.state());
-    session_.micro(true);
-    if (accumulate) session_.micro(false);
+    session_.micro(true, !accumulate);
+    if (accumulate) session_.micro(false, true);
     session_.update();
     ++session_.state().updates;
     const double seconds = monotonic_seconds() - started;

@@ -23,6 +23,7 @@
 #include "tools/checkpoint/saved_state.h"
 #include "tools/costs/kernel_choices.h"
 #include "tools/planner/decision_table.h"
+#include "tools/session/tell.h"
 
 namespace snug {
 
@@ -84,6 +85,51 @@ void read_scaling(Checkpoint& c, const nlohmann::json& root, const std::string& 
          fmt::format("{}", scale), "resume from another checkpoint");
   c.position.growth_tracker = get_int_in(j, "growth_tracker", where, 0, INT32_MAX);
   c.pinned.init_scale = get_number(j, "init_scale", where);
+}
+
+// What an update reads of its step. Floats come back with the same bits.
+nlohmann::json late_json(const std::optional<StepState>& late) {
+  if (!late) return nullptr;
+  return {{"pending", late->found_inf == 0},
+          {"seed", late->seed},
+          {"step", late->step},
+          {"updates", late->updates},
+          {"learning_rates", late->learning_rate},
+          {"bias_correction1", late->bias_correction1},
+          {"bias_correction2", late->bias_correction2},
+          {"loss_scale", late->loss_scale},
+          {"clip_factor", late->clip_factor}};
+}
+
+std::optional<StepState> read_late(const nlohmann::json& root, const std::string& path,
+                                   int64_t most) {
+  const auto at = root.find("late_update");
+  if (at == root.end() || at->is_null()) return std::nullopt;
+  const std::string where = path + " / late_update";
+  require_object(*at, where);
+  StepState s{};
+  s.found_inf = get_bool(*at, "pending", where) ? 0 : 1;
+  s.seed = static_cast<uint64_t>(get_int(*at, "seed", where));
+  s.step = get_int_in(*at, "step", where, 0, most);
+  s.updates = get_int_in(*at, "updates", where, 0, most);
+  const auto rates = at->find("learning_rates");
+  const bool all = rates != at->end() && rates->is_array() && rates->size() == kMaxGroups;
+  for (size_t g = 0; g < kMaxGroups; ++g) {
+    if (!all || !(*rates)[g].is_number())
+      fail(ErrorCode::data, fmt::format("{} numbers for learning_rates in {}", kMaxGroups, where),
+           rates == at->end() ? "none" : json_brief(*rates), "resume from another checkpoint");
+    s.learning_rate[g] = (*rates)[g].get<float>();
+  }
+  for (const auto& [key, field] :
+       {std::pair("bias_correction1", &s.bias_correction1),
+        std::pair("bias_correction2", &s.bias_correction2), std::pair("loss_scale", &s.loss_scale),
+        std::pair("clip_factor", &s.clip_factor)})
+    *field = static_cast<float>(get_number(*at, key, where));
+  if (!(s.loss_scale > 0))
+    fail(ErrorCode::data, fmt::format("a loss_scale above 0 in {}", where),
+         fmt::format("{}", s.loss_scale), "resume from another checkpoint");
+  s.first_bad_element = -1;
+  return s;
 }
 
 }  // namespace
@@ -168,6 +214,7 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
                {"init_scale", pinned.init_scale}};
   return {{"snug_version", kCheckpointVersion},
           {"loss_scaling", scaling},
+          {"late_update", late_json(at.late)},
           {"global_step", at.step},
           {"updates", at.updates},
           {"untrained_steps", at.untrained},
@@ -267,6 +314,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   RunPosition& at = c.position;
   at.step = get_int_in(j, "global_step", path, 0, kMostSteps);
   at.updates = get_int_in(j, "updates", path, 0, at.step);
+  at.late = read_late(j, path, at.step);
   at.samples = get_int_in(j, "samples", path, 0, kMostTokens);
   at.elapsed = get_number(j, "elapsed_seconds", path);
   at.window_loss = get_number(j, "window_loss", path);
@@ -395,10 +443,21 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
              "optim_args={}, as the checkpoint was made with",
              made_with == checkpoint.hyperparameters.end() ? extra.argument : made_with->second));
   }
-  for (int k = 0; k < store.states(); ++k)
+  // A run whose updates are no longer late leaves the last gradient out, and one that begins to has none.
+  const bool late = checkpoint.position.late && store.saved() > store.states();
+  if (late)
+    session.late_step() = *checkpoint.position.late;
+  else if (checkpoint.position.late && checkpoint.position.late->found_inf == 0)
+    tell(
+        stdout,
+        "Note: the update of step {} that is pending in {} is left out: updates are at once now.\n",
+        checkpoint.position.step, checkpoint.folder);
+  for (int k = 0; k < (late ? store.saved() : store.states()); ++k)
     for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
       const ParamInfo& p = session.model().params()[span.param];
-      const Name& state = session.optimizer().state_names()[static_cast<size_t>(k)];
+      const Name state = k < store.states()
+                             ? session.optimizer().state_names()[static_cast<size_t>(k)]
+                             : Name(kLateGradient);
       const RestForm form = store.form(k, span);
       const int64_t numbers = store.numbers(k, span);
       for (const bool scales : {false, true}) {

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/memory/step_state.h"
 #include "layers/tasks/preference.h"
 #include "tools/checkpoint/loss_watch.h"
 #include "tools/planner/plan.h"
@@ -60,6 +61,8 @@ struct RunPosition {
   int64_t growth_tracker = 0;
   bool evaluation_due = false;  // the one of this step was broken off: a resume begins with it
   LossWatch::State watch;
+  // Of an update one step late that is pending (Session::late_step): the numbers of its step.
+  std::optional<StepState> late = {};
 };
 
 // What a checkpoint pins because it changes numbers.

@@ -41,6 +41,10 @@ SafetensorsLayout optimizer_layout(Session& session) {
       specs.push_back(saved_state(name, p, form, n, false).spec);
       if (form.coded()) specs.push_back(saved_state(name, p, form, n, true).spec);
     }
+    const StateStore& store = session.optimizer_state();
+    for (int k = store.states(); k < store.saved(); ++k)
+      specs.push_back(
+          saved_state(Name(kLateGradient), p, store.form(k, span), p.real_elements(), false).spec);
   }
   SafeMetadata metadata = {{"format", "pt"}};
   if (session.optimizer().config().state != StateForm::f32)
@@ -77,6 +81,7 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
   for (int i = 0; i < session.model().params().size(); ++i)
     groups_.push_back(row_groups(session.model(), i));
   if (!rank_) return;
+  signs_ = std::make_unique<SignThread>(rank_->go_on);
   pieces_ = std::make_unique<RankPieces>(session, rank_->rank, names_, layouts_);
   for (std::string& name : names_) name = rank_file(name, rank_->rank);
 }
@@ -104,7 +109,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     int state = 0;  // which of them state_ is of, and how it rests
     bool scales = false;
     RestForm form;
-    for (int k = 0; p.trainable && k < store.states(); ++k) {
+    for (int k = 0; p.trainable && k < store.saved(); ++k) {
       const RestForm own = store.form(k, span);
       for (const bool second : {false, true}) {
         if (second && !own.coded()) continue;
@@ -209,11 +214,11 @@ void CheckpointWriter::write(int file, const char* data, int64_t bytes) {
 
 // On the ring's thread: nothing here takes memory unless it fails.
 void CheckpointWriter::finish() {
+  const SignThread::During lasting(signs_.get());
   for (const int file : {kModel, kOptimizer}) {
     require(files_[file].size() == own_layout(file).total_bytes(), "a checkpoint of planned size");
     seal_.add(names_[file], files_[file].size(), digests_[file].digest());
     files_[file].commit();
-    go_on();
   }
   if (!leads()) {
     marker_.open(sealed_);
@@ -237,6 +242,7 @@ void CheckpointWriter::finish() {
 void CheckpointWriter::write_small_files(const RunPosition& at, const Pinned& pinned,
                                          const Hyperparameters& hyperparameters,
                                          const std::function<void(const std::string&)>& extra) {
+  const SignThread::During lasting(signs_.get());
   std::error_code error;
   fs::remove_all(folder_, error);
   // Not with its parents: an output_dir that is gone is not made anew behind the user's back.
@@ -308,10 +314,10 @@ std::optional<CheckpointWriter::Saved> CheckpointWriter::poll() {
   ring_.rethrow();
   const double now = monotonic_seconds();
   if (leads()) {
+    const SignThread::During lasting(signs_.get());
     if (guard_) guard_();
     if (!in_place_) replace_folder(folder_, final_name_);
     remove_old();
-    go_on();
   }
   stall_ += monotonic_seconds() - now + ring_.update_stall() - stall_before_;
   const Saved saved = {final_name_, bytes(), ended_ - began_, stall_};

@@ -26,6 +26,7 @@
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/checkpoint/rank_pieces.h"
 #include "tools/checkpoint/save_ring.h"
+#include "tools/checkpoint/sign_thread.h"
 
 namespace snug {
 
@@ -33,8 +34,8 @@ namespace snug {
 struct WriterRank {
   int rank = 0, size = 1;
   std::function<void()> meet;  // all are here
-  // This one goes on: told with every piece that is written, and while others are waited for; what makes a
-  // file durable is one step. From any thread; takes no memory.
+  // This one goes on: told with every piece that is written, while others are waited for, and while files are
+  // made durable. From any thread; takes no memory.
   std::function<void()> go_on;
   // Why there is no use in waiting for `rank`, which is waited for since `began` (monotonic_seconds()): a rank
   // is gone, or this one has not gone on for too long; empty: wait. From any thread.
@@ -120,6 +121,7 @@ class CheckpointWriter final : private SaveJob {
   std::function<void()> guard_;
   int64_t keep_;
   std::optional<WriterRank> rank_;
+  std::unique_ptr<SignThread> signs_;  // of ranks
   std::atomic<bool> leaving_{false};
   RestingWeights weights_;
   std::string names_[2];  // of the files

@@ -21,6 +21,7 @@
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
 #include "tools/setup/pinned_kernels.h"
+#include "tools/setup/update_place.h"
 
 namespace snug {
 
@@ -154,13 +155,15 @@ void pin(const Checkpoint& c, const Decision& row, RunSetup& setup) {
   const auto given = [&](const char* word) {
     return std::find(allow.begin(), allow.end(), word) != allow.end();
   };
-  if (row.permission != nullptr && !row.same(pinned, {}) && !given(row.permission))
-    fail(ErrorCode::usage,
-         fmt::format("the permission of {}, whose {} are in {}: {}", c.folder, row.name, before,
-                     row.permission),
-         fmt::format("allow: [{}]", fmt::join(allow, ", ")),
-         fmt::format("{}, or {} to go on with them in {}", allow_text(allow, {row.permission}),
-                     allow_text(allow, {row.name}), row.text({})));
+  if (row.permission == nullptr || row.same(pinned, {}) || given(row.permission)) return;
+  const bool word = std::holds_alternative<bool Decisions::*>(row.decided);
+  fail(ErrorCode::usage,
+       fmt::format("the permission of {}, whose {}: {}", c.folder,
+                   word ? row.in_words(pinned) : fmt::format("{} are in {}", row.name, before),
+                   row.permission),
+       fmt::format("allow: [{}]", fmt::join(allow, ", ")),
+       fmt::format("{}, or {} to go on with them {}{}", allow_text(allow, {row.permission}),
+                   allow_text(allow, {row.name}), word ? "" : "in ", row.text({})));
 }
 
 }  // namespace
@@ -231,6 +234,7 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   r.pinned = !allowed("micro_batch") || !allowed("head_rows");
   for (const Decision& row : decision_table())
     if (row.at_resume == AtResume::pinned && !allowed(row.name)) pin(c, row, setup);
+  settle_update(setup.config, r);
   // The kernels of the two places differ in the last bits, so the place is pinned with them.
   const char* const before = device_word(ran_on(c.pinned));
   if (r.settings.target != ran_on(c.pinned)) {

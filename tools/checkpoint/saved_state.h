@@ -17,6 +17,9 @@ struct SavedState {
   int64_t units = 0;  // numbers that rest: floats, or bytes of codes
   int64_t each = 1;   // elements of one
 };
+// Of a gradient that an update one step late is still to apply: behind the states (StateStore::saved).
+inline constexpr const char* kLateGradient = "late_gradient";
+
 SavedState saved_state(const Name& state, const ParamInfo& param, const RestForm& form,
                        int64_t numbers, bool scales);
 

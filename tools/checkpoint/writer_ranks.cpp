@@ -49,7 +49,6 @@ void CheckpointWriter::await_ranks() {
       if (code != ENOENT) fail_rank(r, std::generic_category().message(code), kDisk);
       if (leaving_) fail_rank(r, "none, and nobody waits for it any more", kDisk);
       if (i % 20 == 0) {
-        go_on();
         if (const std::string gone = rank_->gone(r, began); !gone.empty())
           fail_rank(r, gone, kSlow);
       }
@@ -87,6 +86,7 @@ void CheckpointWriter::write_weights(const std::string& folder) {
     file.write(room.data, read.bytes);
     go_on();
   }
+  const SignThread::During lasting(signs_.get());
   file.commit();
 }
 

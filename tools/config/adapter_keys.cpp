@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/core/error.h"
 #include "layers/adapters/kinds.h"
 #include "tools/config/complaints.h"
@@ -11,7 +13,6 @@ namespace {
 
 constexpr Range kRank{.min = 1};
 constexpr Range kAlpha{.min = 0, .open_min = true};
-constexpr Range kDropout{.min = 0, .max = 1, .open_max = true};
 
 // Methods of PEFT that are known here, of which those that the table lacks are refused.
 constexpr std::string_view kOfPeft =
@@ -54,12 +55,59 @@ std::string_view peft_doc() {
   return text;
 }
 
+// Words of `peft` whose method takes a key.
+std::string words_with(std::string_view key) {
+  std::string with;
+  for (const AdapterMethod* row : adapter_methods())
+    if (row->takes(key)) with += (with.empty() ? "" : " ") + std::string(row->words);
+  return with;
+}
+
+// Of which methods a key is, unless it is one of LoRA's, and what it says.
+std::string doc_of(const AdapterField& field) {
+  const std::string_view key = field.run_key;
+  const std::string_view doc = field.said.doc;
+  if (adapter_methods().front()->takes(key)) return std::string(doc);
+  return fmt::format("of peft: {}, {}", word_list(words_with(key)), doc);
+}
+
+// The keys that rows of methods say, each once.
+void add_keys_of_rows(std::vector<Key>& keys) {
+  static const std::vector<std::pair<const AdapterField*, std::string>> rows = [] {
+    std::vector<std::pair<const AdapterField*, std::string>> all;
+    for (const AdapterMethod* method : adapter_methods())
+      for (const AdapterField& field : method->fields)
+        if (!field.said.doc.empty() && std::none_of(all.begin(), all.end(), [&](const auto& row) {
+              return row.first->run_key == field.run_key;
+            }))
+          all.emplace_back(&field, doc_of(field));
+    return all;
+  }();
+  for (const auto& [field, doc] : rows) {
+    const AdapterKey& said = field->said;
+    // In the order of AdapterValue.
+    constexpr KeyKind kKinds[] = {KeyKind::integer, KeyKind::number, KeyKind::flag, KeyKind::text};
+    Key key{.name = field->run_key,
+            .section = "adapters",
+            .kind = said.choices.empty() ? kKinds[field->value.index()] : KeyKind::choice,
+            .field = std::visit([](auto member) -> KeyField { return member; }, field->value),
+            .doc = doc,
+            .example = said.example};
+    key.unset = said.unset;
+    key.aliases = said.aliases;
+    key.choices = said.choices;
+    key.refused = said.refused;
+    key.range = {said.least, said.most, said.above_least, said.below_most};
+    keys.push_back(key);
+  }
+}
+
 }  // namespace
 
 std::vector<Key> adapter_keys() {
   using C = RunConfig;
   using K = KeyKind;
-  return {
+  std::vector<Key> keys = {
       // clang-format off
       {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
        .doc = peft_doc(),
@@ -70,21 +118,17 @@ std::vector<Key> adapter_keys() {
        .doc = "a PEFT folder to go on from, final/ of a run with peft or another's: its form is that of its "
               "adapter_config.json, and model is its base; null: a new one",
        .example = "run1/final", .unset = "null"},
-      {.name = "lora_r", .section = "adapters", .kind = K::integer, .field = &C::lora_r,
-       .doc = "the rank of the matrices; auto: PEFT's, 8 of lora", .example = "16", .unset = "auto",
-       .range = kRank, .aliases = "r lora_rank"},
-      {.name = "lora_alpha", .section = "adapters", .kind = K::number, .field = &C::lora_alpha,
-       .doc = "what they make is multiplied by lora_alpha / lora_r", .example = "32",
-       .range = kAlpha},
+      // clang-format on
+  };
+  add_keys_of_rows(keys);
+  const std::vector<Key> shared = {
+      // clang-format off
       {.name = "rank_pattern", .section = "adapters", .kind = K::patterns, .field = &C::rank_pattern,
        .doc = "other ranks: a map of regular expressions, for the end of a module's path, to them; the first that fits "
               "counts", .example = "{.*att.*: 4}", .unset = "null", .range = kRank},
       {.name = "alpha_pattern", .section = "adapters", .kind = K::patterns, .field = &C::alpha_pattern,
        .doc = "other values of lora_alpha, likewise", .example = "{.*att.*: 16}", .unset = "null",
        .range = kAlpha},
-      {.name = "lora_dropout", .section = "adapters", .kind = K::number, .field = &C::lora_dropout,
-       .doc = "dropout of their input, one mask for all modules that read it", .example = "0.05",
-       .range = kDropout},
       {.name = "target_modules", .section = "adapters", .kind = K::texts,
        .field = &C::target_modules,
        .doc = "the modules that have one: ends of their paths, all-linear (all but the head), or one regular "
@@ -95,54 +139,11 @@ std::vector<Key> adapter_keys() {
       {.name = "exclude_modules", .section = "adapters", .kind = K::texts,
        .field = &C::exclude_modules, .doc = "modules that have none nevertheless, named likewise",
        .example = "down_proj", .unset = "null"},
-      {.name = "use_rslora", .section = "adapters", .kind = K::flag, .field = &C::use_rslora,
-       .doc = "multiply by lora_alpha / sqrt(lora_r) instead", .example = "true"},
-      {.name = "use_dora", .section = "adapters", .kind = K::flag, .field = &C::use_dora,
-       .doc = "the magnitude of each row of the weights is learned beside their direction (DoRA); over weights in 4 "
-              "bits too", .example = "true"},
-      {.name = "d_initial", .section = "adapters", .kind = K::number, .field = &C::d_initial,
-       .doc = "of peft: vera, what the vectors between its matrices begin with", .example = "0.2"},
-      {.name = "projection_prng_key", .section = "adapters", .kind = K::integer,
-       .field = &C::projection_prng_key,
-       .doc = "of peft: vera, the seed that its matrices follow from, as PEFT draws them", .example = "7",
-       .range = {.min = 0, .max = 1e18}},
       {.name = "feedforward_modules", .section = "adapters", .kind = K::texts,
        .field = &C::feedforward_modules,
        .doc = "of peft: ia3, the target_modules that scale what they read, named likewise; null: without target_modules "
               "the projection behind the MLP, else none",
        .example = "[down_proj]", .unset = "null"},
-      {.name = "num_virtual_tokens", .section = "adapters", .kind = K::integer,
-       .field = &C::num_virtual_tokens,
-       .doc = "of peft: prompt_tuning, p_tuning and prefix_tuning, how many tokens of their own every sequence begins "
-              "with, beside the max_length that it has", .example = "8", .range = {.min = 1, .max = 1 << 20}},
-      {.name = "reduction_factor", .section = "adapters", .kind = K::integer, .field = &C::reduction_factor,
-       .doc = "of peft: houlsby and pfeiffer, the model's width over that of the bottlenecks", .example = "8",
-       .range = {.min = 1, .max = 1 << 20}},
-      {.name = "encoder_hidden_size", .section = "adapters", .kind = K::integer,
-       .field = &C::encoder_hidden_size,
-       .doc = "of peft: p_tuning, and of prefix_tuning with prefix_projection, the width inside the MLP that makes these "
-              "tokens; auto: that of what it makes of one, as PEFT has it", .example = "128", .unset = "auto",
-       .range = {.min = 1, .max = 1 << 20}},
-      {.name = "prefix_projection", .section = "adapters", .kind = K::flag, .field = &C::prefix_projection,
-       .doc = "of peft: prefix_tuning, its keys and values are made by two linear layers with tanh between, which are "
-              "trained in their place", .example = "true"},
-      {.name = "prompt_tuning_init", .section = "adapters", .kind = K::choice,
-       .field = &C::prompt_tuning_init,
-       .doc = "what these rows begin as: RANDOM, numbers of deviation 1; TEXT, the rows of the tokens of "
-              "prompt_tuning_init_text, from its beginning again where it is shorter",
-       .example = "TEXT", .choices = "RANDOM TEXT", .refused = "SAMPLE_VOCAB"},
-      {.name = "prompt_tuning_init_text", .section = "adapters", .kind = K::text,
-       .field = &C::prompt_tuning_init_text, .doc = "a text as the model's tokenizer encodes it, special tokens too",
-       .example = "Answer the question.", .unset = "null"},
-      {.name = "init_lora_weights", .section = "adapters", .kind = K::choice,
-       .field = &C::init_lora_weights,
-       .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "
-              "of deviation 1 / lora_r. Or both made of the weight beside them, which is less what they make: pissa, "
-              "its largest singular parts; pissa_niter_N, nearly these, found by N rounds, which PEFT "
-              "repeats at every load with other random numbers, so that its model is not quite this one; olora, the "
-              "first parts of its QR. loftq: those of what a weight in 4 bits has lost",
-       .example = "gaussian", .choices = "true gaussian pissa pissa_niter_N olora loftq",
-       .refused = "false eva corda orthogonal lora_ga mica"},
       {.name = "bias", .section = "adapters", .kind = K::choice, .field = &C::bias,
        .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",
        .example = "lora_only", .choices = "none all lora_only", .refused = "true false",
@@ -178,6 +179,8 @@ std::vector<Key> adapter_keys() {
        .range = {.min = 0, .max = 65504}},
       // clang-format on
   };
+  keys.insert(keys.end(), shared.begin(), shared.end());
+  return keys;
 }
 
 void check_adapter_keys(const RunConfig& c, Complaints& complaints) {
@@ -196,25 +199,17 @@ void check_adapter_keys(const RunConfig& c, Complaints& complaints) {
       continue;
     }
     if (!method || method->takes(key.name)) continue;
-    std::string with;
-    for (const AdapterMethod* row : adapter_methods())
-      if (row->takes(key.name)) with += (with.empty() ? "" : " ") + std::string(row->words);
+    const std::string with = words_with(key.name);
     if (!with.empty()) only_with("peft: " + word_list(with));
   }
-  if (c.peft == "prefix_tuning" && c.encoder_hidden_size > 0 && !c.prefix_projection)
-    complaints.add(ErrorCode::usage, "prefix_projection beside encoder_hidden_size of a prefix",
-                   fmt::format("encoder_hidden_size: {} ({})", c.encoder_hidden_size,
-                               c.where("encoder_hidden_size")),
-                   "prefix_projection=true, or leave encoder_hidden_size out");
-  if (c.prompt_tuning_init == "TEXT" && c.prompt_tuning_init_text.empty())
-    complaints.add(
-        ErrorCode::usage, "prompt_tuning_init_text beside prompt_tuning_init: TEXT",
-        fmt::format("none ({})", c.where("prompt_tuning_init")),
-        "prompt_tuning_init_text=\"Answer the question:\", or prompt_tuning_init=RANDOM");
-  if (c.prompt_tuning_init != "TEXT" && !c.prompt_tuning_init_text.empty())
-    complaints.add(ErrorCode::usage, "prompt_tuning_init: TEXT beside prompt_tuning_init_text",
-                   fmt::format("{} ({})", c.prompt_tuning_init, c.where("prompt_tuning_init_text")),
-                   "prompt_tuning_init=TEXT");
+  if (!method || !method->check) return;
+  for (const AdapterComplaint& complaint : method->check(c)) {
+    const Key& key = *find_key(complaint.run_key);
+    complaints.add(ErrorCode::usage, complaint.expected,
+                   fmt::format("{}: {} ({}){}", key.name, print_value(c, key), c.where(key.name),
+                               complaint.found),
+                   complaint.advice);
+  }
 }
 
 }  // namespace snug

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "layers/adapters/config.h"
 #include "tools/config/asked.h"
 
 namespace snug {
@@ -18,8 +19,8 @@ namespace snug {
 // RunConfig::where() of what was written there.
 inline constexpr const char* kCommandLine = "command line";
 
-// What decisions are asked for stands in Asked.
-struct RunConfig : Asked {
+// What decisions are asked for stands in Asked, what an adapter's method has of its own in AdapterFields.
+struct RunConfig : Asked, AdapterFields {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
   // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two
   // is empty as a rule. If both are given (model: gpt2 and model.n_layer=6, or {base: gpt2,
@@ -41,26 +42,9 @@ struct RunConfig : Asked {
   bool precompute_ref_log_probs = false;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
-  std::string peft;     // a word of layers/adapters/kinds.h; empty: none
-  std::string adapter;  // a PEFT folder to go on from
-  int64_t lora_r = 0;   // 0: auto, PEFT's
-  double lora_alpha = 8;
-  double lora_dropout = 0;
-  std::vector<std::string> target_modules, exclude_modules, feedforward_modules;
-  std::string rank_pattern, alpha_pattern;  // maps as flow YAML (patterns.h); empty: none
-  bool use_rslora = false;
-  bool use_dora = false;
-  double d_initial = 0.1;
-  int64_t projection_prng_key = 0;
-  int64_t num_virtual_tokens = 20;
-  int64_t reduction_factor = 16;
-  int64_t encoder_hidden_size = 0;  // 0: auto
-  bool prefix_projection = false;
-  std::string prompt_tuning_init = "RANDOM";  // RANDOM | TEXT
-  std::string prompt_tuning_init_text;
-  std::string init_lora_weights = "true";  // true | gaussian
-  std::string bias = "none";               // none | all | lora_only
-  std::vector<std::string> modules_to_save;
+  std::string peft;                              // a word of layers/adapters/kinds.h; empty: none
+  std::string adapter;                           // a PEFT folder to go on from
+  std::string rank_pattern, alpha_pattern;       // maps as flow YAML (patterns.h); empty: none
   std::vector<std::string> layers_to_transform;  // numbers and ranges
   // The frozen weights beside them in 4 bits, as transformers' BitsAndBytesConfig names it. auto: as
   // peft: qlora has it (nf4, true, bf16), else as bitsandbytes (fp4, false, the key precision).

@@ -31,13 +31,14 @@ size_t last_arrival(const Program& p, size_t end) {
 }
 
 // What a session of one block needs of decisions: weights and gradients stay on the device, and so
-// do states unless the block is updated in its backward.
+// do states unless the block is updated in its backward. Nothing of it lies beside another block.
 Decisions of_a_block(Decisions d) {
   d.recompute = d.offload = {};
   d.offload_params = d.offload_gradients = false;
   d.offload_optimizer = d.offload_optimizer && d.update_in_backward;
   d.eval_batch = d.kv_length = d.save_ring = 0;
   d.save = false;
+  d.in_turn = true;
   return d;
 }
 

@@ -100,7 +100,7 @@ bool on_disk(const OpRecord& op) {
 
 double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (on_disk(op)) return rates_.op + static_cast<double>(op.bytes) / rates_.disk;
-  if (op.stream != kCompute)
+  if (op.stream == kToHost || op.stream == kToDevice)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);
   if (op.on_host && host_) return host_->seconds(op, rows);
   if (op.link_bytes > 0) {

@@ -13,6 +13,12 @@
 namespace snug {
 namespace {
 
+// Beside compute gradients wait for those of the next block, and what others send for its activations.
+std::vector<std::string> tries_in_turn(const PlanRequest& r) {
+  if (r.ranks == 1) return {};
+  return {"in turn with it"};
+}
+
 std::vector<Decision> make_table() {
   std::vector<Decision> table = {
       {.name = "micro_batch",
@@ -47,6 +53,15 @@ std::vector<Decision> make_table() {
        .asked = &PlanRequest::update_in_backward,
        .values = {kUpdateBehind, kUpdateInBackward},
        .absent = kUpdateBehind},
+      {.name = "update_delay",
+       .key = nullptr,
+       .words = "updates {}",
+       .decided = &Decisions::delayed_update,
+       .asked = &PlanRequest::delayed_update,
+       .values = {"at once", "one step late"},
+       .absent = "at once",
+       .at_resume = AtResume::pinned,
+       .permission = "stale_update"},
       {.name = "recompute",
        .key = "recompute",
        .words = "recompute {}",
@@ -75,6 +90,15 @@ std::vector<Decision> make_table() {
        .asked = &PlanRequest::eval_batch,
        .given = &RunConfig::per_device_eval_batch_size},
   };
+  table.push_back({.name = "collectives",
+                   .key = nullptr,
+                   .words = "collectives {}",
+                   .decided = &Decisions::in_turn,
+                   .asked = &PlanRequest::in_turn,
+                   .values = {"beside compute", "in turn with it"},
+                   .absent = "beside compute",
+                   .tries = tries_in_turn,
+                   .of_blocks = false});
   for (const ResidenceKey& key : residence_keys())
     table.push_back({.name = key.name,
                      .key = key.name,

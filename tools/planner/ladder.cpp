@@ -38,6 +38,7 @@ std::string beside_recompute(const Decisions& d) {
     text += ", optimizer with the host";
   if (d.states_on_disk) text += ", optimizer on disk";
   if (d.update_on_host) text += ", which updates";
+  if (d.delayed_update) text += " one step late";
   for (const Decision& row : decision_table())
     if (row.beside != nullptr && !row.same(d, Decisions())) text += std::string(", ") + row.beside;
   return text;

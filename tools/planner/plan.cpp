@@ -12,6 +12,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/device/device.h"
+#include "engine/memory/simulate.h"
 #include "engine/seams/weight_codes.h"
 #include "engine/simt/emu.h"
 #include "optim/kahan.h"
@@ -24,6 +25,7 @@
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/residence.h"
+#include "tools/session/step_parts.h"
 
 namespace snug {
 namespace {
@@ -72,7 +74,8 @@ void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budg
   plan.categories = plan.schedule.at_peak(&plan.padding);
   plan.categories[static_cast<size_t>(Category::offload)] = plan.host_bytes;
   plan.step_seconds = search.step_seconds(plan.schedule, plan.decisions);
-  if (const int update = plan.schedule.find("update"); update >= 0)
+  const char* const has_it = plan.decisions.delayed_update ? "micro_first" : "update";
+  if (const int update = plan.schedule.find(has_it); update >= 0)
     plan.host_update = host_update(plan.schedule.at(update), search.cost());
   if (const int update = plan.schedule.find("update"); update >= 0)
     plan.disk = disk_traffic(plan.schedule.at(update), plan.schedule.disk_bytes(), search.cost());
@@ -177,6 +180,11 @@ int64_t flops_before_update(const Program& p) {
 // What a checkpoint costs: the time of a step's forward and backward is known from below, by its
 // arithmetic at the machine's best rate, so the stall is known from above.
 void predict_saving(const PlanRequest& r, Plan& plan) {
+  const bool late =
+      plan.decisions.delayed_update;  // an update that comes behind the first micro-step
+  if (late && plan.checkpoint_bytes > 0)
+    plan.checkpoint_bytes +=
+        r.model->params().real_trained_elements() * size_of(plan.decisions.gradients);
   if (plan.checkpoint_bytes <= 0 || plan.decisions.save_ring <= 0) return;
   plan.save_background = r.save_buffer != 0;
   plan.save_seconds = static_cast<double>(plan.checkpoint_bytes) / kSaveRate;
@@ -184,10 +192,10 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
   if (!plan.save_background) return;
   double flops = 0;
   const Schedule& s = plan.schedule;
-  if (s.find("micro_first") >= 0)
-    flops = static_cast<double>(flops_before_update(s.at(s.find("micro_first")))) +
-            static_cast<double>(s.at(s.find("micro_next")).flops()) *
-                static_cast<double>(std::max<int64_t>(0, plan.accumulation - 1));
+  for (const StepPart& part : step_parts(s, plan.accumulation))
+    if (const Program& p = s.at(part.program); is_micro_step(p) && (flops == 0 || !late))
+      flops += static_cast<double>(flops == 0 ? flops_before_update(p) : p.flops()) *
+               static_cast<double>(part.runs);
   const double meanwhile = r.step_flops_rate > 0 ? flops / r.step_flops_rate : 0.0;
   const auto beyond = static_cast<double>(plan.checkpoint_bytes - plan.decisions.save_ring);
   plan.save_stall = std::max(0.0, beyond / kSaveRate - meanwhile);
@@ -200,14 +208,22 @@ namespace {
 void note_collectives(const PlanRequest& r, Plan& plan) {
   if (r.cost == nullptr) return;
   const int ranks = plan.decisions.ranks;
-  for (const auto& [name, runs] : {std::pair<const char*, int64_t>{"micro_first", 1},
-                                   {"micro_next", plan.accumulation - 1},
-                                   {"update", 1}})
-    for (const OpRecord& op : plan.schedule.at(plan.schedule.find(name)).ops)
-      if (const int64_t bytes = received_bytes(op, ranks); bytes >= 0) {
-        plan.collective_bytes += runs * bytes;
-        plan.collective_seconds += static_cast<double>(runs) * r.cost->seconds(op, 0);
-      }
+  const int64_t rows = plan.decisions.micro_batch * plan.decisions.T;
+  for (const auto& [program, runs] : step_parts(plan.schedule, plan.accumulation)) {
+    const Program& p = plan.schedule.at(program);
+    std::vector<double> with, without;
+    for (const OpRecord& op : p.ops) {
+      with.push_back(r.cost->seconds(op, rows));
+      without.push_back(with.back());
+      const int64_t bytes = received_bytes(op, ranks);
+      if (bytes < 0) continue;
+      without.back() = 0;
+      plan.collective_bytes += runs * bytes;
+      plan.collective_seconds += static_cast<double>(runs) * with.back();
+    }
+    plan.collective_exposed +=
+        static_cast<double>(runs) * (last_end(op_spans(p, with)) - last_end(op_spans(p, without)));
+  }
 }
 
 }  // namespace

@@ -68,8 +68,10 @@ struct PlanRequest : Asked {
   // Ranks that share a step, each with as many windows, and what each keeps its piece of alone
   // (Decisions::zero). Bytes are those of one rank.
   int ranks = 1, zero = 0;
-  int ranks_on_machine = 1;   // of them, those that share its memory
-  bool staged = false;        // ranks share no memory (Decisions::staged)
+  int ranks_on_machine = 1;  // of them, those that share its memory
+  bool staged = false;       // ranks share no memory (Decisions::staged)
+  // Decisions::in_turn; open: whichever is faster and fits.
+  std::optional<bool> in_turn;
   PairDecision pairs;         // of a causal LM whose rows are pairs
   bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest
@@ -93,6 +95,10 @@ struct PlanRequest : Asked {
   // checkpoint pins.
   bool bf16_gradients = false;
   std::optional<DType> gradients;
+  // Whether updates by the host may be one step late (Homes::delayed_update), or what a checkpoint or a
+  // plan that is followed says.
+  bool stale_update = false;
+  std::optional<bool> delayed_update;
   std::vector<std::string> allow;  // permissions as given, for what is offered beside them
   // Whether backward consumes gradients, where it may; or what a plan that is followed says.
   std::optional<bool> update_in_backward;
@@ -174,6 +180,7 @@ struct Plan {
   // Of several ranks, a step's collectives: bytes that each reads from others, and predicted seconds.
   int64_t collective_bytes = 0;
   double collective_seconds = 0;
+  double collective_exposed = 0;  // of them, by which the step is longer
   HostUpdate host_update;
   DiskTraffic disk;
   std::string cost;          // what the prediction rests on

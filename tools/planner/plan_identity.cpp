@@ -35,6 +35,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
       {"rows_per_window", fmt::format("{}", r.rows_per_window)},
       {"eval_data or eval_fraction", r.evaluate ? "some" : "none"},
       {"allow=[bf16_gradients]", r.bf16_gradients ? "given" : "not given"},
+      {"allow=[stale_update]", r.stale_update ? "given" : "not given"},
       {"allow=[no_master]", no_master(r.model->precision()) ? "given" : "not given"},
       {"max_grad_norm", r.max_grad_norm > 0 ? "above 0" : "0"},
       {"save_buffer", fmt::format("{} B", r.save && r.global_batch > 0 ? save_ring_bytes(r) : 0)},

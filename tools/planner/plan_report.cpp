@@ -14,6 +14,7 @@
 #include "tools/planner/plan_search.h"
 #include "tools/planner/rank_words.h"
 #include "tools/planner/residence.h"
+#include "tools/session/step_parts.h"
 
 namespace snug {
 namespace {
@@ -148,9 +149,10 @@ std::string exactly(int64_t bytes) {
 // Bytes that cross in a step.
 int64_t bytes_crossing(const Plan& plan, StreamId stream) {
   const Schedule& s = plan.schedule;
-  if (s.find("micro_first") < 0) return 0;
-  const auto of = [&](const char* name) { return s.at(s.find(name)).bytes_copied(stream); };
-  return of("micro_first") + (plan.accumulation - 1) * of("micro_next") + of("update");
+  int64_t bytes = 0;
+  for (const StepPart& part : step_parts(s, plan.accumulation))
+    bytes += part.runs * s.at(part.program).bytes_copied(stream);
+  return bytes;
 }
 
 nlohmann::json offers_json(const Plan& plan) {
@@ -246,7 +248,9 @@ std::string plan_sentence(const Plan& plan) {
                             : fmt::format(", recomputing {}", d.recompute.brief());
     if (!d.offload.none()) s += fmt::format(", offloading {}", d.offload.brief());
     if (const std::string rests = rests_with_host(d); !rests.empty())
-      s += ", " + rests + " with the host" + (d.update_on_host ? ", which updates them" : "");
+      s += ", " + rests + " with the host" + (d.update_on_host ? ", which updates them" : "") +
+           (d.delayed_update ? " one step late, so that each step has weights one update older"
+                             : "");
     if (d.states_on_disk) s += ", the optimizer's state on disk";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
@@ -390,9 +394,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"programs", programs},
       {"planning_seconds", plan.seconds},
       {"hash", plan_hash(plan)}};
-  if (plan.decisions.ranks > 1)
-    j["collectives"] = {{"bytes_a_step_and_rank", plan.collective_bytes},
-                        {"predicted_seconds", plan.collective_seconds}};
+  if (plan.decisions.ranks > 1) j["collectives"] = collectives_json(plan);
   j["seal"] = plan_seal(j);
   return j;
 }
@@ -470,7 +472,8 @@ std::string plan_text(const Plan& plan) {
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
                        plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
   if (plan.disk.bytes > 0) out += "\n  " + disk_text(plan.disk);
-  if (plan.host_update.bytes > 0) out += "\n  " + host_update_text(plan.host_update);
+  if (plan.host_update.bytes > 0)
+    out += "\n  " + host_update_text(plan.host_update, plan.decisions.delayed_update);
   out += rank_text(plan);
   if (plan.empty_share() >= 0)
     out += fmt::format(

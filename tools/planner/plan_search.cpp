@@ -9,6 +9,7 @@
 #include "layers/models/recompute.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/residence.h"
+#include "tools/session/step_parts.h"
 
 namespace snug {
 namespace {
@@ -105,6 +106,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.offload_params = key.way.params_away;
   d.offload_gradients = key.way.grads_away;
   d.update_on_host = key.way.updates_away;
+  d.delayed_update = key.way.late;
   d.states_on_disk = states_on_disk(r);
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, key.micro);
   d.kv_length = r.kv_length;
@@ -428,7 +430,9 @@ double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
       return cost_->seconds(session.schedule().at(session.schedule().find(name)),
                             d.micro_batch * d.T);
     };
-    found = recordings_->micro_steps.try_emplace(d, of("micro_first"), of("micro_next")).first;
+    found = recordings_->micro_steps
+                .try_emplace(d, of(only_micro_step(session.schedule())), of("micro_next"))
+                .first;
   }
   const auto& [first, next] = found->second;
   return judged(d, first + (c.micro_steps - 1) * next + c.update);
@@ -504,12 +508,12 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     // From the last of those with the same with the host, which recomputes most: what saves more
     // than the least whole arena so far needs no record. Most recomputation is not always least
     // memory.
-    std::map<std::tuple<LayerWords, bool, bool, bool, bool>, int64_t> bytes_of;
+    std::map<std::tuple<LayerWords, bool, bool, bool, bool, bool>, int64_t> bytes_of;
     const auto before = static_cast<std::ptrdiff_t>(list.size());
     for (auto way = streamed_.rbegin(); way != streamed_.rend(); ++way) {
       if (way->grads_away && gradient.second) continue;  // which has none to keep
-      const std::tuple kind{way->offload, way->states_away, way->params_away, way->grads_away,
-                            way->updates_away};
+      const std::tuple kind{way->offload,    way->states_away,  way->params_away,
+                            way->grads_away, way->updates_away, way->late};
       const auto known = bytes_of.find(kind);
       const Key key{micro, head_chunks(micro).back(), gradient, *way};
       if (known != bytes_of.end() && streamed_saved(key) >= known->second) continue;

@@ -185,6 +185,7 @@ class PlanSearch {
     bool params_away = false;  // and the states with them
     bool grads_away = false;
     bool updates_away = false;  // by the host: states and gradients are there then
+    bool late = false;          // and these are one step late
     bool streams() const { return params_away || grads_away; }
     auto operator<=>(const Way&) const = default;
   };
@@ -380,8 +381,8 @@ class PlanSearch {
   std::map<std::tuple<int64_t, int64_t, Gradients>, double> micro_floors_;
   std::map<Key, Streamed> streamed_bounds_;
   Elements elements_;
-  std::array<UpdateFloor, 64> update_floors_;  // by dtype, in backward, and what is away
-  std::map<int64_t, Choice> of_groups_;        // by room
+  std::array<UpdateFloor, 128> update_floors_;  // by dtype, in backward, and what is away
+  std::map<int64_t, Choice> of_groups_;         // by room
   std::map<int64_t, Mixed> mixed_;
   std::map<int64_t, double> mixed_bounds_;
   std::map<std::pair<const Config*, int64_t>, double> config_bounds_;  // of mixed stacks

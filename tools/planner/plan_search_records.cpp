@@ -7,6 +7,7 @@
 #include "engine/core/units.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/plan_search.h"
+#include "tools/session/step_parts.h"
 
 namespace snug {
 namespace {
@@ -61,9 +62,7 @@ void PlanSearch::pack(Schedule& s, const Decisions& d) const {
     for (int i = 0; i < s.size(); ++i) {
       const Program& p = s.at(i);
       placed.push_back({p.packing, p.host_packing, p.base, p.host_base});
-      const std::string_view name = p.name.view();
-      if (name != "micro_first" && name != "micro_next" && name != "eval")
-        rest = std::max(rest, p.end());
+      if (!is_micro_step(p) && p.name.view() != "eval") rest = std::max(rest, p.end());
     }
     recordings_->packed_rests[of_rest_beside_residents(d)] = round_up(rest, kArenaUnit);
     return;
@@ -87,16 +86,15 @@ double PlanSearch::evaluations(const Decisions& d) const {
 
 double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
   if (d.micro_batch <= 0) return 0;
-  const auto of = [&](const char* name) {
-    return cost_->seconds(s.at(s.find(name)), d.micro_batch * d.T);
-  };
-  const auto accumulation = static_cast<double>(ceil_div(rank_batch(request_), d.micro_batch));
+  double seconds = 0;
+  for (const StepPart& part : step_parts(s, ceil_div(rank_batch(request_), d.micro_batch)))
+    seconds +=
+        static_cast<double>(part.runs) * cost_->seconds(s.at(part.program), d.micro_batch * d.T);
   const double compares =
       d.pairs.compared() && d.eval_batch > 0
           ? evaluations(d) * cost_->seconds(s.at(s.find("eval")), d.eval_batch * d.T)
           : 0;
-  return judged(
-      d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update") + compares);
+  return judged(d, seconds + compares);
 }
 
 namespace {
@@ -176,7 +174,8 @@ Decisions of_micro_steps(const Decisions& d) {
   c.update_in_backward = d.update_in_backward;
   c.offload_gradients = d.offload_gradients;
   c.update_on_host = d.update_on_host;  // which sums up squares there
-  c.offload_optimizer = d.update_in_backward && d.offload_optimizer;
+  c.delayed_update = d.delayed_update;  // in the first one
+  c.offload_optimizer = (d.update_in_backward || d.delayed_update) && d.offload_optimizer;
   return c;
 }
 
@@ -240,9 +239,9 @@ const Recordings::MicroSteps& PlanSearch::micro_steps(const Decisions& d, const 
   const int64_t rows = d.micro_batch * d.T;
   const Program& first = s.at(s.find("micro_first"));
   const Program& p = s.at(s.find("micro_next"));
-  raise(m, most_bytes(first));
-  raise(m, most_bytes(p));
-  m.first = cost_->seconds(first, rows);
+  for (int i = 0; i < s.size(); ++i)
+    if (is_micro_step(s.at(i))) raise(m, most_bytes(s.at(i)));
+  m.first = cost_->seconds(s.at(s.find(only_micro_step(s))), rows);
   m.next = cost_->seconds(p, rows);
   m.gain_first = gain_of_packing(first, rows);
   m.gain_next = gain_of_packing(p, rows);
@@ -289,8 +288,7 @@ const Recordings::Whole& PlanSearch::whole(const Decisions& d) {
   if (!has_rest) {
     Recordings::Rest& r = known.rests[of_rest(d)];
     for (int i = 0; i < s.size(); ++i) {
-      const std::string_view name = s.at(i).name.view();
-      const bool other = name == "micro_first" || name == "micro_next" || name == "eval";
+      const bool other = is_micro_step(s.at(i)) || s.at(i).name.view() == "eval";
       if (s.at(i).parent == 0 && !other) raise(r, most_bytes(s, i));
     }
     r.update = s.at(s.find("update"));
@@ -418,7 +416,8 @@ const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
                         key.way.states_away,
                         key.way.params_away,
                         key.way.grads_away,
-                        key.way.updates_away};
+                        key.way.updates_away,
+                        key.way.late};
   size_t index = 0;
   for (const bool word : words) index = 2 * index + (word ? 1 : 0);
   UpdateFloor& known = update_floors_[index];

@@ -27,22 +27,24 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   if (r.recompute.open()) again = presets();
   if (r.offload.open() && r.use_host) away.emplace_back("inputs");
   const bool set_updates = r.offload_update == "cpu", updates = looks_at_host_updates(r, *cost_);
-  const auto add = [&](bool states, bool p, bool g, bool u = false) {
+  const auto add = [&](bool states, bool p, bool g, bool u = false, bool late = false) {
     const bool moved = (p && !set_params) || (g && !set_grads) || (u && !set_updates) ||
                        (states && !p && states_away_.size() > 1 && r.use_host);
     for (const LayerWords& offload : away)
       for (const LayerWords& recompute : again)
         if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
           ways.push_back({recompute, offload, states,
-                          moved || (r.offload.open() && !offload.none()), p, g, u});
+                          moved || (r.offload.open() && !offload.none()), p, g, u, late});
   };
   if (params && !set_grads) add(true, true, false);
   if (grads && !set_params && !set_updates)
     for (const bool states : states_away_) add(states, false, true);
   if (params && grads && !set_updates) add(true, true, true);
   if (!updates || !grads || !states_away_.back()) return ways;
-  if (!set_params) add(true, false, true, true);
-  if (params) add(true, true, true, true);
+  const bool late = may_delay_updates(r), at_once = may_update_at_once(r);
+  if (!set_params && at_once) add(true, false, true, true);
+  if (params && at_once) add(true, true, true, true);
+  if (!set_params && late) add(true, false, true, true, true);
   return ways;
 }
 
@@ -156,7 +158,7 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, bool moved, Choice be
   for (size_t i = 0; i < streamed_.size(); ++i) {
     const auto same = [&](bool Way::*what) { return streamed_[i].*what == streamed_[i - 1].*what; };
     if (i == 0 || !same(&Way::states_away) || !same(&Way::params_away) || !same(&Way::grads_away) ||
-        !same(&Way::updates_away))
+        !same(&Way::updates_away) || !same(&Way::late))
       groups.emplace_back(i, i);
     groups.back().second = i + 1;
   }

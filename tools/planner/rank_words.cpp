@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/core/units.h"
 #include "parallel/nccl_transport.h"
 #include "parallel/rank_comm.h"
@@ -31,14 +33,23 @@ const char* zero_words(const Decisions& d) {
   return ", each with its piece of the optimizer's states, gradients and weights";
 }
 
+nlohmann::json collectives_json(const Plan& plan) {
+  return {{"bytes_a_step_and_rank", plan.collective_bytes},
+          {"predicted_seconds", plan.collective_seconds},
+          {"predicted_seconds_exposed", plan.collective_exposed}};
+}
+
 std::string rank_text(const Plan& plan) {
   if (plan.decisions.ranks <= 1 || plan.step_seconds <= 0) return "";
   return fmt::format(
-             "\n  of a step each rank reads {} from others, predicted {:.1f} ms, {:.1f} % of it; "
+             "\n  of a step each rank reads {} from others, predicted {:.1f} ms{}, {:.1f} % of it; "
              "zero {}: "
              "{}",
              human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
-             100 * plan.collective_seconds / plan.step_seconds, plan.decisions.zero,
+             plan.decisions.in_turn ? std::string()
+                                    : fmt::format("; what compute does not hide is {:.1f} ms",
+                                                  1e3 * plan.collective_exposed),
+             100 * plan.collective_exposed / plan.step_seconds, plan.decisions.zero,
              zero_cost(plan.decisions.zero)) +
          (plan.decisions.staged
               ? fmt::format("\n  ranks exchange {}: sums wait in buffers of {} at most, which are "

@@ -1,6 +1,7 @@
 // What a plan says of several ranks.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "tools/planner/plan.h"
@@ -13,5 +14,7 @@ const char* transport_word(Place place);
 const char* zero_words(const Decisions& decisions);
 // A line of a plan's text: what collectives take of a step, and why. Empty: there is one rank.
 std::string rank_text(const Plan& plan);
+// The same in numbers.
+nlohmann::json collectives_json(const Plan& plan);
 
 }  // namespace snug

@@ -117,6 +117,13 @@ void check_residence(const Decisions& d, const std::string& where, const std::st
          fmt::format("offload_optimizer {}, offload_gradients {}",
                      d.offload_optimizer ? "cpu" : "none", d.offload_gradients ? "cpu" : "none"),
          advice);
+  if (d.delayed_update && (!d.update_on_host || d.offload_params))
+    fail(ErrorCode::data,
+         fmt::format("offload_update cpu and offload_params none for updates one step late in {}",
+                     where),
+         fmt::format("offload_update {}, offload_params {}", d.update_on_host ? "cpu" : "gpu",
+                     d.offload_params ? "cpu" : "none"),
+         advice);
   if (d.offload_params && (!d.offload_optimizer || d.packed_weights != WeightPacking::none))
     fail(ErrorCode::data,
          fmt::format("offload_optimizer cpu and packed_weights none for offload_params cpu in {}",
@@ -147,10 +154,21 @@ bool can_update_on_host(const OptimizerConfig& optimizer) {
 }
 
 bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost) {
-  if (r.global_batch <= 0 || r.settings.target == Place::cpu || r.ranks > 1) return false;
+  if (r.global_batch <= 0) return false;
   if (r.offload_update == "cpu") return true;
-  return r.offload_update == "auto" && r.use_host && cost.host() != nullptr &&
+  if (r.settings.target == Place::cpu) return false;
+  return r.offload_update == "auto" && r.ranks == 1 && r.use_host && cost.host() != nullptr &&
          can_update_on_host(r.optimizer);
+}
+
+bool may_delay_updates(const PlanRequest& r) {
+  const OptimFacts* facts = find_optimizer(r.optimizer.name);
+  return r.delayed_update.value_or(r.stale_update) && r.ranks == 1 &&
+         (facts == nullptr || !facts->keeps_others);
+}
+
+bool may_update_at_once(const PlanRequest& r) {
+  return !r.delayed_update.value_or(false) && r.settings.target != Place::cpu;
 }
 
 DiskTraffic disk_traffic(const Program& update, int64_t bytes, const CostModel& cost) {
@@ -195,11 +213,12 @@ HostUpdate host_update(const Program& update, const CostModel& cost) {
   return sum;
 }
 
-std::string host_update_text(const HostUpdate& u) {
+std::string host_update_text(const HostUpdate& u, bool late) {
   if (u.bytes == 0) return "";
-  return fmt::format("the host updates: {} moved in {} a step, {:.1f} GB/s ({})",
-                     human_bytes(u.bytes), human_seconds(u.seconds),
-                     static_cast<double>(u.bytes) / u.seconds / 1e9, u.cost);
+  return fmt::format(
+      "the host updates: {} moved in {} a step, {:.1f} GB/s ({}){}", human_bytes(u.bytes),
+      human_seconds(u.seconds), static_cast<double>(u.bytes) / u.seconds / 1e9, u.cost,
+      late ? ", beside the next step: that changes numbers (allow: stale_update)" : "");
 }
 
 nlohmann::json host_update_json(const HostUpdate& u) {

@@ -66,6 +66,10 @@ inline bool states_on_disk(const PlanRequest& r) {
 // Whether a search looks at such updates: asked for, or left to it where the cost model has a host, whose
 // rate is calibrated, described or assumed; the plan says which.
 bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost);
+// Whether a search looks at updates by the host that are one step late (Homes::delayed_update), and at
+// those that are not: on the place cpu there are none, since its cores have one thing to do at a time.
+bool may_delay_updates(const PlanRequest& r);
+bool may_update_at_once(const PlanRequest& r);
 
 // What the disk takes for the update of a step, at the cost model's rate. "on disk: 8.00 GB of optimizer
 // state, read and written in 16.0 s a step at 1.00 GB/s (disk_bandwidth)"; empty: nothing is there. And null.
@@ -77,7 +81,7 @@ nlohmann::json disk_json(const DiskTraffic& traffic);
 HostUpdate host_update(const Program& update, const CostModel& cost);
 // "the host updates: 2.10 GB moved in 0.14 s a step at 15.0 GB/s (calibrated on this machine)"; empty: it
 // does not. And null.
-std::string host_update_text(const HostUpdate& update);
+std::string host_update_text(const HostUpdate& update, bool late);
 nlohmann::json host_update_json(const HostUpdate& update);
 
 }  // namespace snug

@@ -70,7 +70,7 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
       plot.shape(fmt::format(
           "<rect class=\"lane{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}: {}{}\n"
           "{} ops, {}{} bytes</title></rect>\n",
-          stream % 4, coordinate(run.from), coordinate(y),
+          std::min(stream, 3), coordinate(run.from), coordinate(y),
           coordinate(std::max(kLaneVisible, run.to - run.from)), kLane - 8, lane_name(stream),
           escape_html(run.first), run.ops > 1 ? " to " + escape_html(run.last) : "", run.ops,
           timed ? short_seconds(run.seconds) + ", " : "", grouped(run.bytes)));
@@ -87,7 +87,8 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
   plot.shape(cursor_line(height));
   plot.x_title(axis_title(view));
   return "<h2>Streams</h2>\n<p class=\"sub\">When each stream works: arithmetic, and copies "
-         "between the arenas of device and host, a disk below them, each program once.</p>\n" +
+         "between the arenas of device and host, a disk below them, what ranks exchange; each "
+         "program once.</p>\n" +
          plot.html("lanes") +
          "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">stream</th><th scope=\"col\" "
          "class=\"num\">ops</th><th scope=\"col\" class=\"num\">busy</th><th scope=\"col\" "

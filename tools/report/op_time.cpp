@@ -27,6 +27,10 @@ const char* lane_name(int stream) {
       return "to host";
     case 2:
       return "to device";
+    case kHost:
+      return "host";
+    case kRanks:
+      return "ranks";
     case kDiskLane:
       return "disk";
     default:

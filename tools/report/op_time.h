@@ -17,9 +17,9 @@ namespace snug {
 // rates are nobody's machine: shares of a step are worth reading, sums are not.
 double op_seconds(const OpRecord& op);
 
-// The lane an op is drawn in, its stream: 0 computes, 1 copies to the host, 2 copies back; and kDiskLane of what
-// reads or writes a disk.
-inline constexpr int kDiskLane = 3;
+// The lane an op is drawn in, its stream: 0 computes, 1 copies to the host, 2 copies back, 3 is the host beside
+// these, 4 exchanges with other ranks; and kDiskLane of what reads or writes a disk.
+inline constexpr int kDiskLane = kStreams;
 int op_stream(const OpRecord& op);
 const char* lane_name(int stream);  // in words
 // Whether a tensor lies in the device's arena, which is the one that is drawn.

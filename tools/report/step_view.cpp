@@ -6,6 +6,8 @@
 #include <cctype>
 #include <map>
 
+#include "tools/session/step_parts.h"
+
 namespace snug {
 namespace {
 
@@ -35,8 +37,9 @@ StepSegment make_segment(const Plan& plan, int index, const StepTimes& times) {
   StepSegment segment;
   segment.program = index;
   segment.label = p.name.str();
-  if (segment.label == "micro_next" && plan.accumulation > 2)
-    segment.label += fmt::format(", {} times", plan.accumulation - 1);
+  for (const StepPart& part : step_parts(plan.schedule, plan.accumulation))
+    if (part.program == index && part.runs > 1)
+      segment.label += fmt::format(", {} times", part.runs);
   const auto states = static_cast<size_t>(std::max<int64_t>(0, p.ticks)) + 1;
   segment.x.assign(states + 1, 0.0);
   segment.op.assign(states, -1);
@@ -151,9 +154,7 @@ std::vector<int> step_programs(const Plan& plan) {
   const auto add = [&](const char* name) {
     if (const int i = s.find(name); i >= 0) list.push_back(i);
   };
-  add("micro_first");
-  if (plan.accumulation > 1) add("micro_next");
-  add("update");
+  for (const StepPart& part : step_parts(s, plan.accumulation)) list.push_back(part.program);
   if (list.empty())
     for (const char* name : {"eval", "prefill", "decode"}) add(name);
   if (list.empty())

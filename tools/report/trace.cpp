@@ -9,6 +9,7 @@
 
 #include "tools/report/markup.h"
 #include "tools/report/step_view.h"
+#include "tools/session/step_parts.h"
 
 namespace snug {
 namespace {
@@ -126,7 +127,9 @@ StepTrace predicted_trace(const Plan& plan, const StepTimes& op_times, int64_t m
   const std::vector<int> programs = step_programs(plan);
   for (const int index : programs) {
     const Program& p = plan.schedule.at(index);
-    int64_t times = p.name.view() == "micro_next" ? plan.accumulation - 1 : 1;
+    int64_t times = 1;
+    for (const StepPart& part : step_parts(plan.schedule, plan.accumulation))
+      if (part.program == index) times = part.runs;
     const auto ops = static_cast<int64_t>(p.ops.size());
     const int64_t fit = ops > 0 ? std::max<int64_t>(1, left / ops) : 1;
     trace.left_out += std::max<int64_t>(0, times - fit);

@@ -57,6 +57,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   require(
       (comm_ ? comm_->size() : 1) == decisions.ranks && model.params().ranks() == decisions.ranks,
       "a communicator and a table of as many ranks");
+  if (comm_) comm_->set_in_turn(decisions.in_turn);
   require((place == Place::plan) == (schedule == nullptr), "a schedule exactly where it is run");
   optimizer_ = make_optimizer(optimizer);
   if (decisions.micro_batch > 0)
@@ -78,7 +79,10 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
     if (decisions.micro_batch > 0) {
       schedule_.add(Name("micro_first"), root_, false);
       schedule_.add(Name("micro_next"), root_, false);
+      for (const char* name : {"micro_only", "micro_last"})
+        if (sums_in_backward(decisions)) schedule_.add(Name(name), root_, false);
       schedule_.add(Name("update"), root_, false);
+      if (decisions.delayed_update) schedule_.add(Name("late"), root_, false);
       if (optimizer_->keeps_others()) {
         schedule_.add(Name("to_kept"), root_, false);
         schedule_.add(Name("to_trained"), root_, false);
@@ -99,7 +103,10 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   magnitudes_ = schedule_.find("magnitudes");
   micro_first_ = schedule_.find("micro_first");
   micro_next_ = schedule_.find("micro_next");
+  micro_only_ = schedule_.find("micro_only");
+  micro_last_ = schedule_.find("micro_last");
   update_ = schedule_.find("update");
+  late_ = schedule_.find("late");
   to_kept_ = schedule_.find("to_kept");
   to_trained_ = schedule_.find("to_trained");
   eval_ = schedule_.find("eval");
@@ -135,9 +142,9 @@ void Session::open() {
   load();
   start_adapters();
   if (micro_first_ >= 0) {
-    micro(true);
-    micro(false);
+    record_micro_steps();
     update();
+    apply_late();
   }
   if (to_kept_ >= 0) {
     move_weights(WeightsMove::to_kept);
@@ -157,17 +164,14 @@ void Session::open(Part part) {
   require(ctx_.planning() && micro_first_ >= 0, "a training session on plan");
   if (part.block) block_ = schedule_.add(Name("block"), root_, false);
   ctx_.program(schedule_, root_, [&] { make_residents(); });
-  if (part.block) stores_->begin(true);
-  if (part.micro_steps) {
-    micro(true);
-    micro(false);
-  }
+  if (part.block) stores_->begin(true, false);
+  if (part.micro_steps) record_micro_steps();
   if (part.evaluation && eval_ >= 0) evaluate();
 }
 
 const Program& Session::record_block(const std::function<void(Context&, Runtime&)>& run) {
   require(block_ >= 0, "a session that was opened for a block");
-  if (stores_->updates_in_backward()) stores_->begin(true);
+  if (stores_->updates_in_backward()) stores_->begin(true, false);
   const Extent all = used(decisions_.micro_batch);
   Runtime rt = runtime(&stores_->gradients(), batch_document_start(all));
   rt.tokens = batch(all).tokens;
@@ -237,7 +241,10 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
-  if (d.update_on_host && !ctx_.by_kernels()) host_.state = twin("host.step_state", state_);
+  if (d.delayed_update)
+    make_late_step();
+  else if (d.update_on_host && !ctx_.by_kernels())
+    host_.state = twin("host.step_state", state_);
   make_save_room();
 }
 
@@ -357,6 +364,7 @@ void Session::load() {
     stores_->load(ctx_);
     if (packed_) packed_->pack(ctx_, stores_->weights(), true);
   });
+  none_late();
   kept_ = true;  // whatever a warm-up left
 }
 
@@ -462,18 +470,24 @@ Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCach
 void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
   Runtime rt = runtime(nullptr, batch_document_start(used));
   model_.reference(ctx_, rt, pass, batch(used), head_rows(B, used));
-  stores_->done_reading();
+  stores_->done_reading(ctx_);
 }
 
-void Session::micro(bool first_of_window) {
+void Session::micro(bool first_of_window, bool last_of_window) {
   const int64_t B = decisions_.micro_batch;
   const Extent used = this->used(B);
   require(!stores_->updates_in_backward() || first_of_window || ctx_.planning(),
           "one micro-step a window, to update in backward");
   train_weights();
-  stores_->begin(first_of_window);
+  stores_->begin(first_of_window, last_of_window);
   send_batch();
-  ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
+  const bool sums = micro_last_ >= 0 && last_of_window;
+  const int program = sums ? (first_of_window ? micro_only_ : micro_last_)
+                           : (first_of_window ? micro_first_ : micro_next_);
+  summed_ = sums;
+  const bool applies = decisions_.delayed_update && first_of_window;
+  ctx_.repeat(schedule_, program, [&] {
+    if (applies) ctx_.host_from_here();
     if (reference_pass_) reference(*reference_pass_, B, used);
     Runtime rt = runtime(&stores_->gradients(), batch_document_start(used));
     if (stores_->updates_in_backward()) {
@@ -485,12 +499,15 @@ void Session::micro(bool first_of_window) {
     Tensor dx = model_.loss(ctx_, rt, *train_pass_, given, head_rows(B, used), std::move(x));
     model_.backward(ctx_, rt, *train_pass_, std::move(dx));
     stores_->end(ctx_);
+    if (applies) update_late();
   });
+  if (applies) none_late();
   device_ahead_ = true;
   read_pairs();
 }
 
 void Session::update() {
+  require(micro_last_ < 0 || summed_, "an update behind a window's last micro-step");
   send_state();
   // A graph asks nobody on its way.
   if (UpdateGate* gate = stores_->gate(); gate != nullptr && ctx_.settings().graphs)
@@ -502,12 +519,18 @@ void Session::update() {
       stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      optimizer_->update(ctx_, stores_->targets(), stores_->states(), update_state());
-      stores_->share(ctx_);
+      const View state = update_state();
+      if (decisions_.delayed_update)
+        send_late();
+      else
+        stores_->update_and_share(ctx_, [&](WindowRange windows) {
+          optimizer_->update(ctx_, stores_->targets(), stores_->states(), state, windows);
+        });
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
+  if (decisions_.delayed_update) turn_late();
   device_ahead_ = true;
 }
 
@@ -522,7 +545,7 @@ void Session::evaluate() {
     if (View& logits = all.head.logits; logits.defined())
       logits = logits.rows(0, used.windows * decisions_.rows_per_window);
     model_.evaluate(ctx_, rt, *eval_pass_, all, head_rows(B, used));
-    stores_->done_reading();
+    stores_->done_reading(ctx_);
   });
   if (host_.head_logits.defined() && !ctx_.planning() && !decisions_.pairs.reward)
     ctx_.read(host_.head_logits.view().data, head_logits_);
@@ -537,7 +560,7 @@ void Session::prefill(int64_t row) {
   ctx_.program(schedule_, prefill_program_, [&] {
     Runtime rt = runtime(nullptr, {}, &cache_);
     model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
-    stores_->done_reading();
+    stores_->done_reading(ctx_);
   });
 }
 
@@ -549,7 +572,7 @@ void Session::decode() {
     Runtime rt = runtime(nullptr, {}, &cache_);
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);
-    stores_->done_reading();
+    stores_->done_reading(ctx_);
   });
   if (host_.logits.defined() && !ctx_.planning()) ctx_.read(host_.logits.view().data, logits_);
 }

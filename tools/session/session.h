@@ -10,7 +10,10 @@
 //   ├ magnitudes  norms of the rows of adapted weights, before the first step of a new DoRA
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
+//   ├ micro_only, micro_last   of ranks that sum gradients in backward: a window's last micro-step, which
+//   │              assigns where it is the first too
 //   ├ update     gradient norm, clipping, optimizer, packed copies, loss scale
+//   ├ late       with delayed_update, whose optimizer is in micro_first: what is pending is applied
 //   ├ to_kept, to_trained   of optimizers that keep other weights than they train: there and back
 //   ├ eval       forward and loss of one evaluation batch
 //   ├ save       weights to a model folder, through a staging block
@@ -94,10 +97,13 @@ struct Decisions : Homes {
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
   // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
-  // (StorePolicy::zero). With some neither weights nor gradients rest with the host.
+  // (StorePolicy::zero).
   int ranks = 1, zero = 0;
   // They share no memory: what they exchange passes through tensors (rank_comm.h).
   bool staged = false;
+  // What they exchange waits for compute, and compute for it, in place of lying beside it (comm.h): it
+  // needs less memory.
+  bool in_turn = false;
 
   auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones
 };
@@ -108,6 +114,9 @@ void add_preferences(const Session& session, int64_t batch, PreferenceSums& to);
 // Whether the programs of a step may run as graphs (Settings::graphs): nothing passes between
 // device and host while they run, and nothing of the host is asked on the way.
 bool graphs_for(const Decisions& decisions);
+
+// Whether ranks sum the gradients that each keeps whole while backward makes them.
+bool sums_in_backward(const Decisions& decisions);
 
 // Whether the trained weights are bf16 and updates are rounded to them at random: the permission
 // no_master.
@@ -140,7 +149,7 @@ class Session : private CodeSink {
   // On plan: records the residents and of the programs only these. No schedule to run, but all that
   // is asked where the others are known from another session.
   struct Part {
-    bool micro_steps = false;  // micro_first and micro_next
+    bool micro_steps = false;  // all micro_ programs
     bool evaluation = false;   // eval
     bool block = false;        // none yet: record_block() has one of its own
   };
@@ -226,8 +235,15 @@ class Session : private CodeSink {
   // ones again.
   void train_weights();
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
-  void micro(bool first_of_window);
+  // last_of_window is of ranks: their gradients are complete with it.
+  void micro(bool first_of_window, bool last_of_window = true);
   void update();
+  // With delayed_update: an update that is pending is applied, and weights are the latest. At the end;
+  // between steps it would change what they compute. Else nothing.
+  void apply_late();
+  // Of the update that is pending behind update(): its numbers, for a checkpoint to keep and to put back
+  // behind load(), as its gradient (StateStore::saved). found_inf: none is pending.
+  StepState& late_step() { return *step_state(host_.late.view()); }
   // Of an optimizer that keeps other weights than it trains (Optimizer::keeps_others), all ranks alike:
   // the weights become those to evaluate and to save, until the next micro() takes them back, to the
   // bits they had. A session begins with the kept ones, whose averages begin there or were loaded.
@@ -253,8 +269,8 @@ class Session : private CodeSink {
  private:
   // In the host arena, where the places are apart.
   struct HostSide {
-    Tensor state, tokens, targets, document_start, types, head_index, head_targets, head_logits,
-        pairs, pair_logps, pair_reference, prompt, next, logits, sources, turned;
+    Tensor state, late, tokens, targets, document_start, types, head_index, head_targets,
+        head_logits, pairs, pair_logps, pair_reference, prompt, next, logits, sources, turned;
   };
   static const View& of_host(const Tensor& device, const Tensor& host) {
     return host.defined() ? host.view() : device.view();
@@ -272,6 +288,7 @@ class Session : private CodeSink {
   StorePolicy store_policy() const;
   Runtime runtime(GradSink* gradients, const View& document_start, KvCache* cache = nullptr);
   void make_residents();
+  void record_micro_steps();
   void make_head_batch(int64_t B);
   void make_pairs(int64_t B);
   // Of a batch of pairs: what the model says of it without its adapters, if the loss asks.
@@ -286,6 +303,11 @@ class Session : private CodeSink {
   void move_weights(WeightsMove where);
   // In a program: the state that an update reads, where it is done.
   View update_state();
+  void make_late_step();
+  void update_late();  // in a program: what is pending, beside the device
+  void send_late();    // in a program: weights, gradients and the numbers of a step
+  void none_late();    // between programs: nothing is pending
+  void turn_late();    // and what this step has left is
 
   const Model& model_;
   Decisions decisions_;
@@ -305,12 +327,14 @@ class Session : private CodeSink {
   Extent extent_;  // that use() left for the next program; no windows: as planned
   // Of the two StepStates: the host's has news for the device, the device's has some for the host.
   bool host_ahead_ = false, device_ahead_ = false;
-  bool kept_ = true;  // whether the weights are those to keep
+  bool kept_ = true;     // whether the weights are those to keep
+  bool summed_ = false;  // the window's gradients over ranks, with sums_in_backward()
   KvCache cache_;
   std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
   int root_ = -1, code_ = -1, load_ = -1, magnitudes_ = -1, micro_first_ = -1, micro_next_ = -1,
-      update_ = -1, to_kept_ = -1, to_trained_ = -1, eval_ = -1, save_ = -1;
+      micro_only_ = -1, micro_last_ = -1, update_ = -1, late_ = -1, to_kept_ = -1, to_trained_ = -1,
+      eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
 

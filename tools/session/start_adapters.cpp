@@ -71,7 +71,7 @@ void Session::start_adapters() {
       }
       if (part >= 0) stores_->params().drop_part(ctx_, part);
     }
-    stores_->done_reading();
+    stores_->done_reading(ctx_);
   });
   if (ctx_.planning()) return;
   const RestingWeights weights = resting();

@@ -22,8 +22,8 @@ void warm_up(Session& session) {
       session.begin_window(1, 0, 1);
       session.state().inverse_tokens = std::numeric_limits<float>::quiet_NaN();
       session.optimizer().prepare_step(session.state());
-      session.micro(true);
-      if (!d.update_in_backward) session.micro(false);  // whose window is one micro-step
+      session.micro(true, d.update_in_backward);
+      if (!d.update_in_backward) session.micro(false, true);  // whose window is one micro-step
       session.update();
     }
     if (d.eval_batch > 0) {

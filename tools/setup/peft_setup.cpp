@@ -63,27 +63,11 @@ void check_method(const RunConfig& config, const PeftConfig& p) {
        fmt::format("peft={}", own));
 }
 
-// The fields of a method that are keys of a run, as the run has them.
+// The fields of a method that the run sets; the others are the method's own.
 void take_fields(const RunConfig& config, const AdapterMethod& method, PeftConfig& p) {
-  for (const AdapterField& field : method.fields) {
-    const Key* const key = field.run_key.empty() ? nullptr : find_key(field.run_key);
-    if (!key) continue;
-    // Of a key that says auto, the default is the method's.
-    if (!key->unset.empty() && !config.is_set(key->name)) continue;
-    std::visit(
-        [&](auto from, auto to) {
-          if constexpr (!std::is_same_v<decltype(from), std::monostate>) {
-            using From = std::remove_cvref_t<decltype(config.*from)>;
-            using To = std::remove_cvref_t<decltype(p.*to)>;
-            if constexpr (std::is_same_v<From, To>) {
-              p.*to = config.*from;
-              return;
-            }
-          }
-          require(false, "a field of an adapter and its key of one type");
-        },
-        key->field, field.value);
-  }
+  for (const AdapterField& field : method.fields)
+    if (config.is_set(field.run_key))
+      std::visit([&](auto member) { p.*member = config.*member; }, field.value);
 }
 
 // A new adapter.
@@ -106,11 +90,6 @@ PeftConfig method_of_keys(const RunConfig& config) {
   if (p.use_dora && config.is_set("use_dora") && !config.use_dora)
     fail(ErrorCode::usage, "peft: dora with use_dora, or peft: lora without",
          fmt::format("use_dora: false ({})", config.where("use_dora")), "peft=lora");
-  if (config.is_set("d_initial") && p.d_initial == 0)
-    fail(ErrorCode::usage, "d_initial other than 0, as the vector behind it begins with 0 too",
-         fmt::format("d_initial: 0 ({}), with which nothing is ever learned",
-                     config.where("d_initial")),
-         fmt::format("d_initial={}", method.fresh.d_initial));
   p.freeze_a = config.peft == "lora_fa";
   p.bias = config.bias;
   p.modules_to_save = config.modules_to_save;
@@ -213,11 +192,11 @@ void check_form(const PeftModel& peft, const PeftConfig& config, const std::stri
 
 FrontTokens front_of(const std::optional<PeftConfig>& peft, const ModelSpec& spec) {
   if (!peft) return {0, spec.V};
-  return {peft->num_virtual_tokens, spec.V, !adapter_method(peft->method).front_keys};
+  return {virtual_tokens(*peft), spec.V, !adapter_method(peft->method).front_keys};
 }
 
 void check_front(const RunConfig& config, const PeftConfig& peft, const ModelSpec& spec) {
-  const int64_t n = peft.num_virtual_tokens, most = spec.P - n;
+  const int64_t n = virtual_tokens(peft), most = spec.P - n;
   if (n == 0) return;
   resolve_front(spec, peft);  // refuses other heads, before rows are read for them
   const std::string method = fmt::format("peft: {}", peft.method);
@@ -242,7 +221,7 @@ void check_front(const RunConfig& config, const PeftConfig& peft, const ModelSpe
 
 void settle_first_text(const std::optional<Tokenizer>& tokenizer, const std::string& folder,
                        PeftConfig& peft) {
-  if (peft.prompt_init != "TEXT" || peft.of_folder) return;
+  if (peft.prompt_tuning_init != "TEXT" || peft.of_folder) return;
   if (!tokenizer || folder.empty())
     fail(ErrorCode::usage,
          "a model folder with weights and a tokenizer for prompt_tuning_init: TEXT, which takes "
@@ -251,14 +230,14 @@ void settle_first_text(const std::optional<Tokenizer>& tokenizer, const std::str
          tokenizer ? "a model that is drawn anew" : "no tokenizer",
          "model=FOLDER, or prompt_tuning_init=RANDOM");
   peft.prompt_init_tokens =
-      tokenizer->with_special_tokens(tokenizer->encode(peft.prompt_init_text)).ids;
+      tokenizer->with_special_tokens(tokenizer->encode(peft.prompt_tuning_init_text)).ids;
   require(!peft.prompt_init_tokens.empty(), "a token of a text");
 }
 
 PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
                           const std::string& folder) {
   if (const AdapterMethod& method = adapter_method(config.method);
-      folder.empty() && !method.places.empty())
+      folder.empty() && !method.of_peft)
     tell(stderr,
          "Note: PEFT has no adapters of {}: the folder has its form, and is Snug's alone.\n",
          method.title);

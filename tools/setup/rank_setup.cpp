@@ -15,7 +15,6 @@
 #include "engine/core/error.h"
 #include "engine/device/processors.h"
 #include "engine/io/fingerprint.h"
-#include "engine/stores/state_places.h"
 #include "optim/percentile.h"
 #include "optim/settings.h"
 #include "parallel/group.h"
@@ -142,13 +141,15 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   if (config.target.empty()) check_running_ranks(config);
   if (r.offload.open()) r.offload = {};
   if (!r.offload.none()) refuse("offload", r.offload.text(), "none, or ranks=1");
+  bool whole_away = false;
   for (const ResidenceKey& key : residence_keys()) {
     if (key.asked == &PlanRequest::offload_optimizer) continue;
     if (r.*key.asked == "auto") r.*key.asked = key.device;
-    // Ranks are on processors, where one has no updates by a host either.
-    const bool updates = key.asked == &PlanRequest::offload_update;
-    if (r.*key.asked != key.device)
-      refuse(key.name, r.*key.asked, updates ? "auto" : std::string(key.device) + ", or ranks=1");
+    if (r.*key.asked == key.device) continue;
+    // What every rank has whole is its host's as one rank's would be.
+    whole_away = true;
+    if (config.zero != "0" && config.zero != "auto")
+      refuse(key.name, r.*key.asked, std::string(key.device) + ", or zero=0");
   }
   // Norms and means over a parameter are of all of it.
   const bool clips = clips_by_percentile(r.optimizer);
@@ -170,22 +171,11 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          "zero: 0, 1 or 3 beside an adapter of keys in front, whose gradients end with the first "
          "layer",
          fmt::format("zero: 2 ({}), peft: prefix_tuning", config.where("zero")), "zero=1");
-  // States in codes are cut where their blocks are, which differs by ranks, and windows of the host do not.
-  if (!whole && config.zero != "0" &&
-      !lie_flat(make_optimizer(r.optimizer)->states(r.model->params()))) {
-    if (r.offload_optimizer == "cpu")
-      fail(
-          ErrorCode::unsupported,
-          fmt::format("states of one dtype, or all of them (zero: 0), for offload_optimizer with "
-                      "ranks: {} ({})",
-                      config.ranks, config.where("ranks")),
-          fmt::format("zero: {}, optim: {} ({})", config.zero, config.optim, config.where("optim")),
-          "zero=0, or offload_optimizer=none");
-    r.offload_optimizer = "none";
-    r.paged_states = false;
-  }
   r.use_host = r.use_host && r.offload_optimizer == "auto";
-  r.zero = whole ? 0 : config.zero == "auto" ? 1 : config.zero[0] - '0';
+  r.zero = whole || whole_away ? 0 : config.zero == "auto" ? 1 : config.zero[0] - '0';
+  // Processors that compute exchange too: beside each other neither is faster.
+  r.in_turn.reset();
+  if (r.settings.target == Place::cpu || keeps_gradients(r)) r.in_turn = true;
   if (r.zero < 3) return;
   if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
     refuse("packed_weights", config.packed_weights, "none, or ranks=1");

@@ -422,6 +422,7 @@ RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
             .accumulation = config.gradient_accumulation_steps,
             .head_rows = config.head_rows};
   r.bf16_gradients = allows(config, "bf16_gradients");
+  r.stale_update = allows(config, "stale_update");
   r.allow = config.allow;
   r.max_grad_norm = config.max_grad_norm;
   r.loss_scaling = {.fixed_scale = config.loss_scale,

@@ -8,14 +8,19 @@
 namespace snug {
 
 void settle_update(const RunConfig& config, PlanRequest& r) {
-  const bool cpu = r.settings.target == Place::cpu;
+  const bool cpu = r.settings.target == Place::cpu, pinned = r.delayed_update.value_or(false);
+  if (pinned && config.offload_update == "gpu")
+    fail(ErrorCode::usage, "offload_update: auto or cpu for updates by the host one step late",
+         fmt::format("offload_update: gpu ({})", config.where("offload_update")),
+         "offload_update=cpu");
+  if (pinned) r.offload_update = "cpu";
   if (r.offload_update != "cpu") {
     if (cpu) r.offload_update = "gpu";
     return;
   }
   const std::string asked =
       fmt::format("offload_update: {} ({})", r.offload_update, config.where("offload_update"));
-  if (cpu)
+  if (cpu && !may_delay_updates(r))
     fail(ErrorCode::unsupported, "a GPU beside the host for offload_update: cpu",
          asked + ", device: cpu, where the host is the device and its cores update already",
          "offload_update=auto, which asks for nothing there");

@@ -132,4 +132,15 @@ void TrainRun::tell_better_start() const {
       setup_.model_folder.empty() ? "not kept" : "those of " + setup_.model_folder));
 }
 
+// The last step's update, which a checkpoint of that step has still to come, is in final/. The best
+// checkpoint's weights stay as they were evaluated.
+void TrainRun::apply_late() {
+  if (!plan_.decisions.delayed_update || config().load_best_model_at_end) return;
+  session_->apply_late();
+  log_->say(
+      fmt::format("Updates were one step late: final/ has that of step {} too, which was still to "
+                  "come when that step was evaluated and saved",
+                  at_.step));
+}
+
 }  // namespace snug

@@ -93,9 +93,34 @@ RunRanks::Alive::~Alive() {
   thread_.join();
 }
 
+void RunRanks::check_devices(const std::string& device) {
+  struct Own {
+    uint64_t machine = 0;
+    char host[64] = {}, device[64] = {};
+  } mine;
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(boot, text);
+  mine.machine = fingerprint(text);
+  if (gethostname(mine.host, sizeof mine.host - 1) != 0) std::strcpy(mine.host, "?");
+  device.copy(mine.device, sizeof mine.device - 1);
+  std::vector<Own> all(static_cast<size_t>(size()));
+  group_->exchange("the devices", all.data(), &mine, sizeof mine);
+  for (int r = 0; r < size(); ++r)
+    for (int before = 0; before < r; ++before) {
+      const Own &a = all[static_cast<size_t>(before)], &b = all[static_cast<size_t>(r)];
+      if (b.device[0] == 0 || a.machine != b.machine || std::strcmp(a.device, b.device) != 0)
+        continue;
+      fail(ErrorCode::usage, "a GPU of its own for every rank",
+           fmt::format("{} of {} for ranks {} and {}", b.device, b.host, before, r),
+           "a launcher that numbers the ranks of a machine (LOCAL_RANK), or shows each another GPU "
+           "(CUDA_VISIBLE_DEVICES); or fewer ranks");
+    }
+}
+
 // A disk of another machine's may show what is new there seconds later.
 void RunRanks::check_shared(const std::string& folder) {
-  const double patience = group_->arena_file() >= 0 ? 1 : 10;
+  const double patience = group_->arena_file() >= 0 ? 1 : kSharedSeconds;
   const std::string path = folder + "/ranks";
   std::string word;
   if (leads()) {
@@ -113,6 +138,7 @@ void RunRanks::check_shared(const std::string& folder) {
     std::string found;
     mine.seen = std::getline(in, found) && found == word;
     if (!mine.seen) usleep(50'000);
+    group_->go_on();
   }
   std::error_code none;
   const std::string whole = std::filesystem::absolute(folder, none).parent_path().string();

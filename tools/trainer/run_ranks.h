@@ -60,7 +60,13 @@ class RunRanks {
   Group& group() { return *group_; }
   // What this rank has of its machine.
   RankRoom share_machine() { return snug::share_machine(*group_, local_rank_, local_size_); }
-  // All ranks see what rank 0, which made it, writes to `folder` of output_dir. Throws usage.
+  // No two ranks have one device: `device` says which it is on its machine; empty: none of its own. Throws
+  // usage.
+  void check_devices(const std::string& device);
+  // All ranks see what rank 0, which made it, writes to `folder` of output_dir, within kSharedSeconds. Throws
+  // usage.
+  static constexpr double kSharedSeconds =
+      60;  // as long as NFS may show what was there before (acregmax)
   void check_shared(const std::string& folder);
   // The leading rank's text, of 500 bytes at most.
   std::string from_lead(const char* what, const std::string& text);

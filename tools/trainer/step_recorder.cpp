@@ -4,20 +4,18 @@
 
 #include <algorithm>
 
+#include "tools/session/step_parts.h"
+
 namespace snug {
 
 StepRecorder::StepRecorder(const Plan& plan, bool trace) : schedule_(plan.schedule), keep_(trace) {
   int64_t ops = 0;
-  for (const char* name : {"micro_first", "micro_next", "update"}) {
-    const int index = schedule_.find(name);
-    if (index < 0) continue;
-    const std::vector<OpRecord>& list = schedule_.at(index).ops;
+  for (const StepPart& part : step_parts(schedule_, plan.accumulation)) {
+    const std::vector<OpRecord>& list = schedule_.at(part.program).ops;
     const auto count = static_cast<int64_t>(list.size());
-    const bool next = schedule_.at(index).name.view() == "micro_next";
-    if (next && plan.accumulation <= 1) continue;
-    seconds_.emplace_back(index, std::vector<double>(list.size(), 0.0));
+    seconds_.emplace_back(part.program, std::vector<double>(list.size(), 0.0));
     runs_.push_back(0);
-    ops += count * (next ? plan.accumulation - 1 : 1);
+    ops += count * part.runs;
     reserved_ = count;  // the last is the update
   }
   update_ = schedule_.find("update");

@@ -153,6 +153,7 @@ void TrainRun::save() {
   if (!checkpoints_) return;  // rank 0 has all of it
   RunPosition position = at_;
   position.elapsed += monotonic_seconds() - started_;
+  if (plan_.decisions.delayed_update) position.late = session_->late_step();
   log_->sync();          // milliseconds on a disk
   require_own_output();  // so again
   checkpoints_->begin(position, pinned(), hyperparameters(config(), total_),

@@ -75,6 +75,7 @@ class TrainRun {
   const char* untrained_key() const;
   std::string untrained_source() const;
   void tell_untrained() const;
+  void apply_late();
   void prepare();
   void start_log();
   // Of pairs whose reference is cached: computed, or of a run that goes on read.

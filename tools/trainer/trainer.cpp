@@ -16,6 +16,7 @@
 #include "engine/core/error.h"
 #include "engine/data/token_file.h"
 #include "engine/device/busy.h"
+#include "engine/device/cuda.h"
 #include "engine/device/nvml.h"
 #include "layers/models/adapter_files.h"
 #include "optim/clip.h"
@@ -115,7 +116,7 @@ void TrainRun::micro_steps() {
     std::fill(tokens + count * T, tokens + B * T, 0);
     std::fill(targets + count * T, targets + B * T, -100);
     s.state().first_sample = first;
-    s.micro(i == 0);
+    s.micro(i == 0, i + 1 == plan_.accumulation);
   }
 }
 
@@ -138,7 +139,7 @@ void TrainRun::micro_steps_of_rows(int64_t step) {
     const int64_t first = (i * ranks + rank) * B;
     data_.rows->fill(step, first, *session_);  // behind the last window: nothing
     session_->state().first_sample = first;
-    session_->micro(i == 0);
+    session_->micro(i == 0, i + 1 == rounds);
     if (plan_.decisions.pairs.any()) add_preferences(*session_, B, preferences_);
   }
 }
@@ -318,6 +319,9 @@ void watch_for_save() {
 int TrainRun::run() {
   watch_for_save();
   if (ranks_) ranks_->open();
+  if constexpr (kCudaBuilt)
+    if (const Settings& s = setup_.request.settings; ranks_ && s.target == Place::cuda)
+      ranks_->check_devices("GPU " + cuda_facts(s.gpu).pci);
   if (leads()) check_output_dir();
   if (!setup_.rows) require_given(config().train_data, "train_data");  // before the plan is shown
   if (ranks_) agree_on_request();
@@ -507,6 +511,7 @@ int TrainRun::steps() {
   if (!load_best()) return training_failed();
   tell_better_start();
   tell_untrained();
+  apply_late();
   write_final();
   meet("final/");
   require_own_output();

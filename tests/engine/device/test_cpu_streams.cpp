@@ -25,6 +25,7 @@ TEST(Streams, HaveNames) {
   EXPECT_STREQ(stream_name(kCompute), "compute");
   EXPECT_STREQ(stream_name(kToHost), "to_host");
   EXPECT_STREQ(stream_name(kToDevice), "to_device");
+  EXPECT_STREQ(stream_name(kRanks), "ranks");
   EXPECT_STREQ(stream_name(9), "?");
   EXPECT_STREQ(to_string(StreamMode::immediate), "immediate");
   EXPECT_STREQ(to_string(StreamMode::deferred), "deferred");
@@ -41,6 +42,44 @@ TEST(Streams, ImmediateWorkIsDoneWhenItIsIssued) {
     device->wait_event(kCompute, device->record_event(s));
   }
   device->synchronize();
+}
+
+// A call has its place among the copies that it waits for, and those that wait for it.
+TEST(Streams, CallsHaveTheirPlace) {
+  for (const StreamMode mode : {StreamMode::immediate, StreamMode::deferred, StreamMode::worker}) {
+    SCOPED_TRACE(to_string(mode));
+    const auto device = started(mode);
+    struct Seen {
+      int value = 1;
+      std::vector<int> list;
+    } seen;
+    const auto call = [&](int64_t number) {
+      device->call(
+          [](void* of, int64_t n) {
+            auto& s = *static_cast<Seen*>(of);
+            s.list.push_back(s.value);
+            s.value += static_cast<int>(n);
+          },
+          &seen, number, kRanks);
+    };
+    int ten = 10, out = 0;
+    device->copy(&seen.value, &ten, sizeof ten, kToDevice);
+    device->wait_event(kRanks, device->record_event(kToDevice));
+    call(5);
+    const EventId first = device->record_event(kRanks);
+    call(7);
+    EXPECT_EQ(seen.list.size(), mode == StreamMode::deferred ? 0u : 2u);
+    device->wait_event(kToHost, first);
+    device->wait_event(kCompute, first);
+    if (mode == StreamMode::deferred) {
+      EXPECT_EQ(seen.list, (std::vector<int>{10}));
+    }
+    device->wait_event(kToHost, device->record_event(kRanks));
+    device->copy(&out, &seen.value, sizeof out, kToHost);
+    device->wait_event(kCompute, device->record_event(kToHost));
+    EXPECT_EQ(seen.list, (std::vector<int>{10, 15}));
+    EXPECT_EQ(out, 22);
+  }
 }
 
 TEST(Streams, DeferredWorkIsDoneWhenItIsWaitedFor) {

@@ -230,6 +230,8 @@ TEST(Safetensors, EveryReaderCheckHasItsError) {
        "no \"data_offsets\" in tensor 'a'"},
       {file_of(entry("\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0]"), "xy"), "two numbers",
        "1 numbers in tensor 'a'"},
+      {file_of(entry("\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2,2]"), "xy"),
+       "two numbers", "3 numbers in tensor 'a'"},
       {file_of(entry("\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]"), "xyz"),
        "begin at byte 0", "a hole: data_offsets [1, 3] in tensor 'a'"},
       {file_of(

@@ -64,7 +64,7 @@ LayerProblem random_problem(std::mt19937& random, bool host) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   LayerProblem p;
-  const int64_t kinds = draw(1, 3) == 3 ? 2 : 1, L = draw(1, 5);
+  const int64_t kinds = draw(1, 3), L = draw(1, 5);
   for (int64_t k = 0; k < kinds; ++k) {
     std::vector<LayerOption> options;
     for (int64_t n = draw(1, 6); n > 0; --n) {

@@ -1,8 +1,10 @@
 #include "engine/text/bpe_trainer.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/text/tokenizer_spec.h"
+#include "engine/text/word_counts.h"
 #include "tests/engine/text/helpers.h"
 
 namespace snug {
@@ -128,6 +130,40 @@ TEST(BpeTrainer, ThreadsGiveTheSameTokenizer) {
   parallel.feed_batch(documents, 3);
   EXPECT_EQ(parallel.distinct_words(), serial.distinct_words());
   expect_same(parallel.train(), serial.train());
+}
+
+// What several threads counted adds up, whichever of them counted what.
+TEST(WordCounts, CountsOfTwoAddUp) {
+  WordCounts a, b, both;
+  std::map<std::string, int64_t> truth;
+  for (int i = 0; i < 9000; ++i) {  // more than the first table holds
+    const std::string word = "w" + std::to_string(i % 5000);
+    const int64_t count = 1 + i % 7;
+    (i % 3 == 0 ? a : b).add(word, count);
+    truth[word] += count;
+  }
+  both.add(b);
+  both.add(a);
+  a.add(b);
+  for (const WordCounts* c : {&a, &both}) {
+    EXPECT_EQ(c->size(), static_cast<int64_t>(truth.size()));
+    for (const auto& [word, count] : truth) ASSERT_EQ(c->count(word), count) << word;
+    for (const WordCounts::Entry& e : c->entries())
+      ASSERT_EQ(e.count, truth.at(std::string(c->text(e))));
+  }
+  EXPECT_EQ(a.count("w5000"), 0);
+}
+
+// Nothing of a tokenizer depends on the order of what it learns from.
+TEST(BpeTrainer, TheOrderOfLinesDoesNotShow) {
+  const std::string corpus = slurp(golden("text_corpus.txt"));
+  std::vector<std::string_view> lines;
+  for (size_t at = 0, end; at < corpus.size(); at = end + 1) {
+    end = std::min(corpus.find('\n', at), corpus.size() - 1);
+    lines.push_back(std::string_view(corpus).substr(at, end + 1 - at));
+  }
+  const std::vector<std::string_view> reversed(lines.rbegin(), lines.rend());
+  expect_same(train_bpe(reversed, {.vocab_size = 500}), train_bpe(lines, {.vocab_size = 500}));
 }
 
 TEST(WordPieceTrainer, VocabularyEqualsHuggingFace) {

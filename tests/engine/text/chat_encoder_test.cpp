@@ -214,6 +214,27 @@ TEST(ChatEncoder, TrainsToolCallsAndEmptyTurns) {
             Texts{});
 }
 
+// A template that works on copies writes what belongs to the same messages, and in the same turns.
+TEST(ChatEncoder, ACopiedMessageIsTheMessage) {
+  const std::string turn =
+      "<|im_start|>{{ c.role }}\n{% if c.role == 'assistant' %}Well: {% endif %}"
+      "{{ c.content }}<|im_end|>\n{% endfor %}";
+  const Tokenizer t = tokenizer_with({"<|im_start|>", "<|im_end|>"});
+  const auto shown = [&](const std::string& head) {
+    const ChatEncoder e(ChatTemplate::parse(head + turn, "t.jinja"), t,
+                        {*t.token_to_id("<|im_end|>")});
+    return trained(t, e.encode(Conversation::parse(kTalk, "r:1"), "r:1"));
+  };
+  const std::vector<std::string> own = shown("{% for m in messages %}{% set c = m %}");
+  ASSERT_EQ(own.size(), 2u);
+  EXPECT_TRUE(own[0].ends_with("Hello.<|im_end|>")) << own[0];
+  for (const char* head :
+       {"{% for m in messages %}{% set c = m.copy() %}",
+        "{% for i in range(messages | length) %}{% set c = messages[i] %}",
+        "{% for i in range(messages | length) %}{% set c = messages[i].copy() %}"})
+    EXPECT_EQ(shown(head), own) << head;
+}
+
 TEST(ChatEncoder, TrainsTheCompletionAlone) {
   const ChatEncoder e = encoder("chatml", {"<|im_start|>"}, "<s>", "<|im_end|>");
   const Conversation c = Conversation::parse(

@@ -68,6 +68,25 @@ TEST(Tokenizer, DecodeTakesAnyIds) {
   EXPECT_EQ(t.decode(Ids{0}), "<|endoftext|>");
 }
 
+// A word that is a token is that one before any merge, without an alphabet of bytes too: as Hugging Face
+// tokenizers 0.23 has it.
+TEST(Tokenizer, WholeWordsComeBeforeMerges) {
+  for (const bool whole : {false, true}) {
+    const TestFolder folder;
+    const nlohmann::json json = {
+        {"version", "1.0"},
+        {"added_tokens", nlohmann::json::array()},
+        {"model",
+         {{"type", "BPE"},
+          {"vocab", {{"a", 0}, {"b", 1}, {"c", 2}, {"ab", 3}, {"abc", 4}, {"bc", 5}}},
+          {"merges", {"a b", "b c"}},
+          {"ignore_merges", whole}}},
+        {"pre_tokenizer", {{"type", "WhitespaceSplit"}}}};
+    const Tokenizer t = Tokenizer::load(folder.write("tok.json", json.dump()));
+    EXPECT_EQ(t.encode("abc cab"), whole ? (Ids{4, 2, 3}) : (Ids{3, 2, 2, 3}));
+  }
+}
+
 TEST(Tokenizer, TokensAndRoles) {
   const Tokenizer t = form("gpt2");
   EXPECT_EQ(t.vocab_size(), 700);

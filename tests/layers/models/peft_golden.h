@@ -55,7 +55,7 @@ struct PeftGolden {
     set_base_form(config, trained_base_form(folder.path()), path);
     config.encoded = has_encoder(folder.path());
     if (const auto first = file.metadata().find("first"); first != file.metadata().end())
-      first->second == "fa" ? void(config.freeze_a = true) : void(config.init = first->second);
+      first->second == "fa" ? void(config.freeze_a = true) : void(config.init_lora_weights = first->second);
     if (base.starts_with("encoder_"))
       encoder = std::make_unique<EncoderGolden>(base.substr(8));
     else

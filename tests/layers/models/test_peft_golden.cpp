@@ -27,7 +27,7 @@ class PeftGoldens : public testing::TestWithParam<const char*> {
 TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
   const PeftGolden& g = golden_;
   if (!g.config.modules_to_save.empty() || g.config.bias != "none" || g.in_front() ||
-      !adapter_method(g.config.method).places.empty())
+      !adapter_method(g.config.method).of_peft)
     return;  // drawn, or as they were; or before all that is there; or nearly nothing at first
   PeftRun plain(g, PeftModel{}, {}), fresh(g, {.fresh = true});
   const double loss = fresh.step();
@@ -62,7 +62,7 @@ TEST_P(PeftGoldens, FirstWeightsAreThoseOfPeft) {
             for (size_t i = 0; i < r; ++i) {
               double along = 0;
               for (size_t c = 0; c < in; ++c) along += got[i * in + c] * first[i * in + c];
-              signs.push_back(g.config.init == "olora" || along > 0 ? 1 : -1);
+              signs.push_back(g.config.init_lora_weights == "olora" || along > 0 ? 1 : -1);
               for (size_t c = 0; c < in; ++c) got[i * in + c] *= signs[i];
             }
           }
@@ -315,7 +315,7 @@ TEST(Peft, FormsOfABaseAreWords) {
 TEST(Peft, TheFirstPatternCounts) {
   const PeftGolden g("c");
   PeftConfig config;
-  config.r = 4;
+  config.lora_r = 4;
   config.target_modules = {"q_proj"};
   config.alpha_pattern = {{"layers.0.self_attn.(q|v)_proj", 32.0}, {"(q|k)_proj", 4.0}};
   config.rank_pattern = {{"self_attn.q_proj", 2}, {"q_proj", 3}};
@@ -326,6 +326,53 @@ TEST(Peft, TheFirstPatternCounts) {
     scales.push_back(adapter.pieces.front().scale);
   }
   EXPECT_EQ(scales, (std::vector<float>{16, 2}));
+}
+
+// One regular expression means all modules that it fits as a whole, and is met by any of them.
+TEST(Peft, AnExpressionIsMetByAModule) {
+  const PeftGolden g("c");
+  PeftConfig config;
+  config.target_expression = true;
+  config.target_modules = {".*\\.[01]\\.self_attn\\.(q|v)_proj"};
+  EXPECT_EQ(resolve_peft(g.spec(), config).adapters.size(), 2u);
+  config.target_modules = {".*\\.1\\.self_attn\\.q_proj"};
+  EXPECT_EQ(resolve_peft(g.spec(), config).adapters.size(), 1u);
+  for (const char* nothing : {".*\\.self_attn\\.z_proj", "self_attn\\.q_proj"}) {
+    config.target_modules = {nothing};
+    EXPECT_THROW(resolve_peft(g.spec(), config), Error) << nothing;
+  }
+}
+
+// Modules that are one parameter here are drawn as one, which ranks of their own would change.
+TEST(Peft, ModulesOfOneLayerAreDrawnByOneRank) {
+  const PeftGolden g("c");
+  for (const int64_t other : {2, 8}) {
+    PeftConfig config;
+    config.lora_r = 4;
+    config.target_modules = {"q_proj", "k_proj"};
+    config.rank_pattern = {{"k_proj", other}};
+    EXPECT_EQ(resolve_peft(g.spec(), config).adapters.begin()->second.rank(), 4 + other);
+    config.init_lora_weights = "gaussian";
+    const std::string found = "gaussian, and ranks 4 and " + std::to_string(other);
+    expect_error(
+        ErrorCode::unsupported,
+        {"modules of one layer have ranks of their own", found.c_str(), "init_lora_weights=true"},
+        [&] { resolve_peft(g.spec(), config); });
+  }
+}
+
+TEST(Peft, TokensInFrontAreTheMostOfAnyLayer) {
+  const std::vector<std::vector<int64_t>> cases = {{},        {0, 0},    {3},
+                                                   {3, 5, 0}, {5, 3, 1}, {0, 2, 7}};
+  for (const std::vector<int64_t>& fronts : cases) {
+    Adapters adapters;
+    int64_t most = 0;
+    for (size_t i = 0; i < fronts.size(); ++i) {
+      adapters["h." + std::to_string(i)].front = fronts[i];
+      most = std::max(most, fronts[i]);
+    }
+    EXPECT_EQ(front_tokens(adapters), most) << testing::PrintToString(fronts);
+  }
 }
 
 // Keys that mean nothing in a model are refused, with what is near.
@@ -386,8 +433,9 @@ TEST(Peft, RefusesWhatDoesNotFit) {
                  scales({"gate_proj"}, {"gate_proj"})(config);
                  resolve_peft(g.spec(), config);
                });
-  refuse([](PeftConfig& c) { c.r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
-  refuse([](PeftConfig& c) { c.r = 25; }, {"the smaller width of model.layers.0.self_attn.q_proj"});
+  refuse([](PeftConfig& c) { c.lora_r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
+  refuse([](PeftConfig& c) { c.lora_r = 25; },
+         {"the smaller width of model.layers.0.self_attn.q_proj"});
   refuse([](PeftConfig& c) { c.layers_to_transform = {2}; },
          {"layers_to_transform between 0 and 1", "2", "layers_to_transform=[1]"});
   refuse([](PeftConfig& c) { c.modules_to_save = {"v_porj"}; },
@@ -453,7 +501,7 @@ std::string with_matrices(const PeftGolden& g, const Model& model, SafeDType dty
 TEST(Peft, RefusesWhatAMethodIsNotFor) {
   PeftConfig miss;
   miss.method = "miss";
-  miss.r = 3;
+  miss.lora_r = 3;
   miss.target_modules = {"query_key_value"};
   const PeftGolden by_head("e"), tied("d"), shared("al");
   expect_error(ErrorCode::unsupported,

@@ -455,6 +455,39 @@ TEST(CachedReference, LossesAndGradientsMatchTrlsReferenceModel) {
   }
 }
 
+// What no model of TRL's comparison has: a head whose logits are capped. The gradient is the slope of the
+// loss along itself; that of single answers holds the mean of others' constant, and is none.
+TEST_P(PreferenceGoldens, GradientsThroughCappedLogitsAreSlopes) {
+  for (const char* key : {"sigmoid_smoothed", "orpo"}) {
+    if (!golden_.losses.contains(key)) continue;
+    SCOPED_TRACE(key);
+    PreferenceRun whole(golden_, key);
+    const double uncapped = whole.step();
+    PreferenceGolden capped(GetParam());
+    capped.base.spec.head_softcap = 0.2f;
+    PreferenceRun run(capped, key);
+    EXPECT_GT(std::fabs(run.step() - uncapped), 1e-4 * std::fabs(uncapped)) << "nothing was capped";
+    const int64_t n = run.model().params().trained_elements();
+    std::vector<float> gradient(static_cast<size_t>(n), 0.0f);
+    for (int i = 0; i < run.model().params().size(); ++i)
+      if (const ParamInfo& p = run.model().params()[i]; p.trainable)
+        std::copy_n(run.session().stores().flat_gradients().as<float>() + p.offset, p.elements(),
+                    gradient.begin() + p.offset);
+    double square = 0;
+    for (const float x : gradient) square += static_cast<double>(x) * static_cast<double>(x);
+    const double norm = std::sqrt(square), h = 4e-3;
+    float* weights = run.session().master().as<float>();
+    const std::vector<float> original(weights, weights + n);
+    const auto loss_at = [&](double distance) {
+      for (size_t i = 0; i < gradient.size(); ++i)
+        weights[i] = static_cast<float>(static_cast<double>(original[i]) +
+                                        distance * static_cast<double>(gradient[i]) / norm);
+      return run.step();
+    };
+    EXPECT_NEAR((loss_at(h) - loss_at(-h)) / (2 * h) / norm, 1.0, 1e-2);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, PreferenceGoldens,
                          testing::Values("preference_a", "preference_b", "kto_a", "kto_b"));
 

@@ -3,11 +3,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
 #include "layers/models/families.h"
 #include "layers/models/family.h"
+#include "layers/models/fingerprint.h"
 #include "layers/models/model.h"
 #include "layers/models/recompute.h"
 #include "layers/models/stop_tokens.h"
@@ -443,6 +446,75 @@ TEST(RecomputeText, MistakesAreNamed) {
           "{0-2: block}");
   refused("2-1: block", "ranges of the recompute map to go up", "\"2-1\"", "1-2");
   refused("{0: block, 1}", "layers: policy", "\"1\"", "6-11: none");
+}
+
+// What a checkpoint pins of a model: whatever changes a number of it changes the word.
+TEST(Fingerprint, EveryNumberOfAModelIsInIt) {
+  using S = ModelSpec;
+  ModelSpec s = map_of(R"({"type": "llama"})");
+  s.rope.type = "yarn";
+  s.layer_kinds.assign(static_cast<size_t>(s.L), {});
+  s.layer_kinds[0].rope = LayerRope::local;
+  s.unit_offset = true;
+  const std::pair<const char*, std::function<void(S&)>> changes[] = {
+      {"V", [](S& m) { ++m.V; }},
+      {"P", [](S& m) { ++m.P; }},
+      {"C", [](S& m) { ++m.C; }},
+      {"F", [](S& m) { ++m.F; }},
+      {"L", [](S& m) { ++m.L; }},
+      {"H", [](S& m) { ++m.H; }},
+      {"G", [](S& m) { ++m.G; }},
+      {"D", [](S& m) { ++m.D; }},
+      {"norm", [](S& m) { m.norm = NormKind::layernorm; }},
+      {"placement", [](S& m) { m.placement = NormPlacement::post; }},
+      {"activation", [](S& m) { m.activation = Activation::relu; }},
+      {"head", [](S& m) { m.head = HeadKind::sequence_classification; }},
+      {"gated", [](S& m) { m.gated_mlp = !m.gated_mlp; }},
+      {"causal", [](S& m) { m.causal = !m.causal; }},
+      {"tied", [](S& m) { m.tied = !m.tied; }},
+      {"scale", [](S& m) { m.scale_attention = !m.scale_attention; }},
+      {"inverse layer", [](S& m) { m.scale_by_inverse_layer = true; }},
+      {"epsilon", [](S& m) { m.norm_epsilon *= 2; }},
+      {"embedding dropout", [](S& m) { m.embedding_dropout = 0.25f; }},
+      {"attention dropout", [](S& m) { m.attention_dropout = 0.25f; }},
+      {"residual dropout", [](S& m) { m.residual_dropout = 0.25f; }},
+      {"window", [](S& m) { m.window = 7; }},
+      {"window of a layer", [](S& m) { m.layer_kinds[1].window = 7; }},
+      {"rope of a layer", [](S& m) { m.layer_kinds[1].rope = LayerRope::none; }},
+      {"theta", [](S& m) { m.rope.theta = 7; }},
+      {"partial", [](S& m) { m.rope.partial = 0.5; }},
+      {"type", [](S& m) { m.rope.type = "longrope"; }},
+      {"factor", [](S& m) { m.rope.factor = 7; }},
+      {"low", [](S& m) { m.rope.low_frequency_factor = 7; }},
+      {"high", [](S& m) { m.rope.high_frequency_factor = 7; }},
+      {"original", [](S& m) { m.rope.original_positions = 7; }},
+      {"beta fast", [](S& m) { m.rope.beta_fast = 7; }},
+      {"beta slow", [](S& m) { m.rope.beta_slow = 7; }},
+      {"truncate", [](S& m) { m.rope.truncate = false; }},
+      {"attention factor", [](S& m) { m.rope.attention_factor = 7; }},
+      {"mscale", [](S& m) { m.rope.mscale = 7; }},
+      {"mscale all", [](S& m) { m.rope.mscale_all = 7; }},
+      {"short", [](S& m) { m.rope.short_factors = {7}; }},
+      {"long", [](S& m) { m.rope.long_factors = {7}; }},
+      {"local theta", [](S& m) { m.local_rope.theta = 7; }},
+      {"local partial", [](S& m) { m.local_rope.partial = 0.5; }},
+      {"local type", [](S& m) { m.local_rope.type = "linear"; }},
+      {"local factor", [](S& m) { m.local_rope.factor = 7; }},
+      {"qk norm",
+       [](S& m) { m.qk_norm = m.qk_norm == QkNorm::none ? QkNorm::head : QkNorm::none; }},
+      {"scalar", [](S& m) { m.attention_scalar = 7; }},
+      {"softcap", [](S& m) { m.attention_softcap = 7; }},
+      {"softcap of the head", [](S& m) { m.head_softcap = 7; }},
+      {"offset", [](S& m) { m.unit_offset = false; }},
+      {"embedding scale", [](S& m) { m.embedding_scale = 7; }}};
+  std::map<std::string, std::string> seen = {{model_fingerprint(s), "nothing"}};
+  for (const auto& [name, change] : changes) {
+    ModelSpec other = s;
+    change(other);
+    const auto [at, own] = seen.emplace(model_fingerprint(other), name);
+    EXPECT_TRUE(own) << name << " is as " << at->second;
+  }
+  EXPECT_EQ(model_fingerprint(s), model_fingerprint(ModelSpec(s)));
 }
 
 }  // namespace

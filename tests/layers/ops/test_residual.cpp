@@ -216,6 +216,16 @@ TEST(Residual, RefusesWhatDoesNotFit) {
       dropout_backward(c.ctx(), x, x, 2, 3, {0.0f, 0}, c.step_state(some_state()));
     });
   });
+  // What is added is of the stream's type.
+  for (const auto& [x, branch] :
+       {std::pair{f32, DType::bf16}, {DType::bf16, f32}, {DType::bf16, DType::f16}})
+    expect_error(ErrorCode::unsupported, {"branch of dtype ", "branch (6,4) "},
+                 [&, x = x, b = branch] {
+                   run_on_plan_and_cpu({}, [&](Case& c) {
+                     residual_forward(c.ctx(), c.output("y", {6, 4}, x), c.output("x", {6, 4}, x),
+                                      c.output("branch", {6, 4}, b), 2, 3, {}, {});
+                   });
+                 });
   expect_error(ErrorCode::unsupported, {"x of dtype f32|bf16|f16", "x (6,4) u8"}, [&] {
     run_on_plan_and_cpu({}, [&](Case& c) {
       const View x = c.output("x", {6, 4}, DType::u8);

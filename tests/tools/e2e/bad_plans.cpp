@@ -136,6 +136,11 @@ std::vector<BadRow> bad_plans() {
               "offload_optimizer none, offload_gradients cpu", again),
          {resealed("/decisions/offload_update", "cpu"),
           resealed("/decisions/offload_gradients", "cpu")});
+  refuse("plan: updates one step late that are the device's", {},
+         data("offload_update cpu and offload_params none for updates one step late in @p.json / "
+              "decisions",
+              "offload_update gpu, offload_params none", again),
+         {resealed("/decisions/update_delay", "one step late")});
   refuse(
       "plan: states on disk of updates in backward", {},
       data("update behind backward and offload_params none for offload_optimizer disk in @p.json / "

@@ -152,6 +152,14 @@ TEST(Chats, AreLearnedEvaluatedAndTalkedTo) {
       {"generate", "--model", w.path("run/final"), "--prompt", "Hi", "--use-generation-config"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("penalty_alpha: 0.6"), std::string::npos) << unknown.err;
+  // What is tuned further keeps it, as it keeps the template.
+  const Outcome on = run(chats.arguments({"model=" + w.path("run/final"), "max_steps=1",
+                                          "output_dir=" + w.path("on"), "max_length=200"}));
+  ASSERT_EQ(on.code, 0) << on.err;
+  for (const char* name : {"generation_config.json", "chat_template.jinja"})
+    EXPECT_EQ(slurp(w.path(std::string("on/final/") + name)),
+              slurp(w.path(std::string("run/final/") + name)))
+        << name;
   const auto expect_refused = [&](const std::vector<std::string>& more, const std::string& text,
                                   const std::string& input = "") {
     const Outcome refused = run(joined({"generate", "--model", w.path("run/final")}, more), input);

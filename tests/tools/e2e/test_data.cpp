@@ -284,6 +284,7 @@ TEST(DataPreview, ShowsTheSamplesOfTheRun) {
   spill(w.path("a.jsonl"), jsonl(texts));
   const std::vector<std::string> keys = {"train_data=" + w.path("a.jsonl"), "eval_fraction=0.1"};
   std::vector<std::string> words = keys;
+  EXPECT_EQ(preview(w, words)["samples"].size(), 3u) << "unless -n says how many";
   words.insert(words.end(), {"-n", "5"});
   const Json five = preview(w, words);
   EXPECT_EQ(five["documents"], 100);

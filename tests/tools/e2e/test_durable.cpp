@@ -140,6 +140,27 @@ TEST(Durable, WhatIsSaidToBeSavedOutlivesALossOfPower) {
   EXPECT_EQ(renames_to(calls, "/checkpoint-16"), 1);
 }
 
+// A run that goes on in another folder has the log of its checkpoint before the checkpoint.
+TEST(Durable, SoDoesTheLogOfARunThatGoesOnElsewhere) {
+  NEEDS_PRELOAD();
+  const Workspace w;
+  w.trained("run", {"save_steps=2", "max_steps=4"});
+  const std::vector<Call> calls = expect_durable(
+      w, "fork",
+      {"resume=" + w.path("run/checkpoint-2"), "max_steps=4", "report_to=[csv,tensorboard]"});
+  ASSERT_EQ(renames_to(calls, "/checkpoint-2"), 1);
+  std::set<std::string> synced;
+  for (const Call& call : calls) {
+    if (call.what == "sync" && call.path.find(".tmp/") == std::string::npos)
+      synced.insert(call.path.find("/runs/") == std::string::npos
+                        ? fs::path(call.path).filename().string()
+                        : "events");
+    if (call.what == "rename" && call.to.ends_with("/checkpoint-2")) break;
+  }
+  for (const char* name : {"metrics.jsonl", "metrics.csv", "events"})
+    EXPECT_TRUE(synced.contains(name)) << name;
+}
+
 TEST(Durable, SoDoesAConvertedFolder) {
   NEEDS_PRELOAD();
   const Workspace w;

@@ -104,6 +104,29 @@ TEST_F(GpuCheck, TrainsRanksWhereThereAreTwo) {
             std::string::npos);
 }
 
+// Updates by the host beside those of the device: the same losses; one step late others, but the first.
+TEST_F(GpuCheck, UpdatesByTheHost) {
+  EXPECT_EQ(check({"--only", "train"}).code, 0);
+  EXPECT_NE(
+      slurp(w_.path("report.md"))
+          .find("updated by the host, 16 Ki tokens a step | passed | tokens/s: device 500, host "
+                "500, late 500 |"),
+      std::string::npos)
+      << slurp(w_.path("report.md"));
+  const std::string asked = slurp(w_.path("arguments"));
+  EXPECT_NE(asked.find("offload_update=cpu allow=[stale_update]"), std::string::npos) << asked;
+  const std::string good = slurp(w_.path("bin/snug"));
+  for (const auto& [end, which] :
+       {std::pair("offload_update=cpu", "FAILED (host: losses"),
+        std::pair("stale_update]", "FAILED (late: begins with losses")}) {
+    spill(w_.path("bin/snug"), good + "case \"$*\" in *'" + end +
+                                   "') sed -i s/2.0/3.0/ \"$out/metrics.jsonl\" ;; esac\n");
+    EXPECT_EQ(check({"--only", "train"}).code, 1);
+    EXPECT_NE(slurp(w_.path("report.md")).find(which), std::string::npos)
+        << slurp(w_.path("report.md"));
+  }
+}
+
 TEST_F(GpuCheck, FailsWhereMemoryIsNotAsPlanned) {
   trainer(77, 78, "true");
   EXPECT_EQ(check({"--only", "train"}).code, 1);

@@ -111,8 +111,23 @@ TEST(Inspect, CheckpointsAndRuns) {
   EXPECT_EQ(r["checkpoints"][1]["step"], 12);
 
   // The best of a checkpoint may be of a step before it.
-  w.trained("often", {"save_steps=6", "eval_steps=4"});
+  w.trained("often", {"save_steps=6", "eval_steps=4", "data_seed=77"});
   const Json often = facts(w.path("often/checkpoint-6"));
+  // Every key of what is pinned is that one's value.
+  const Json kept = w.json("often/checkpoint-6/snug_state.json")["pinned"];
+  int same = 0;
+  for (const auto& [key, value] : often["pinned"].items())
+    if (kept.contains(key) && kept[key].is_primitive()) {
+      EXPECT_EQ(value, kept[key]) << key;
+      ++same;
+    }
+  EXPECT_GE(same, 8);
+  EXPECT_EQ(often["pinned"]["data_seed"], 77);
+  // A run is known by its log alone.
+  fs::create_directory(w.path("log"));
+  fs::copy_file(w.path("often/metrics.jsonl"), w.path("log/metrics.jsonl"));
+  EXPECT_EQ(facts(w.path("log"))["kind"], "run");
+  EXPECT_EQ(facts(w.path("log"))["last_step"], 12);
   EXPECT_EQ(often["best_eval_step"], 4);
   for (const Json& line : w.metrics("often"))
     if (line["step"] == 4 && line.contains("eval_loss")) {
@@ -184,6 +199,8 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   ASSERT_EQ(converted.code, 0) << converted.err;
   const Json g = facts(w.path("m.gguf"), {"--stats"});
   EXPECT_EQ(g["kind"], "gguf");
+  EXPECT_EQ(g["version"], 3);
+  EXPECT_EQ(g["alignment"], 32);
   EXPECT_EQ(g["version"], 3);
   EXPECT_EQ(g["keys"]["general.architecture"], "\"gpt2\"");
   EXPECT_EQ(g["tensors"].size(), 29u);

@@ -146,6 +146,21 @@ TEST(SlowMachine, ARunGoesOnWithTheKernelsOfItsCheckpoint) {
   EXPECT_EQ(forced["measured_now"], true);
   const Outcome text = run({"calibrate", "--threads", "1"});
   EXPECT_NE(text.out.find("nt vocabulary long"), std::string::npos) << text.out;
+  // Of a machine that did other work besides the rates are another's, and that is said.
+  const std::string busy = "Other work had the processors in ",
+                    again_advice = "--force measures again.";
+  for (const auto& [waited, said] :
+       {std::pair(0.0, ""), {0.049, ""}, {0.051, "5 %"}, {0.2, "20 %"}}) {
+    Json with = c;
+    with["waited"] = waited;
+    spill(path, with.dump());
+    const std::string out = run({"calibrate", "--threads", "1"}).out;
+    EXPECT_EQ(out.find(busy) != std::string::npos, *said != '\0') << waited << out;
+    EXPECT_EQ(out.find(again_advice) != std::string::npos, *said == '\0') << waited << out;
+    if (*said != '\0') {
+      EXPECT_NE(out.find(busy + said), std::string::npos) << out;
+    }
+  }
 
   const std::vector<std::string> keys = {"precision=bf16", "save_steps=2", "max_steps=6",
                                          "lr_scheduler_type=constant"};
