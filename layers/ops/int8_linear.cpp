@@ -235,7 +235,8 @@ void int8_linear_forward(Context& ctx, const View& y, const View& x, const Int8W
   check(y, x, weight, bias);
   const int64_t N = x.shape[0], K = x.shape[1], M = y.shape[1], width = int8_width(K);
   static const Name kCodes("int8.x"), kScales("int8.scales"), kBeyond("int8.beyond"),
-      kCounts("int8.counts"), kWeight("int8.weight");
+      kCounts("int8.counts"), kWeight("int8.weight"),
+      kVariant("int8");  // a product, to who predicts its time
   dispatch_float(x, "int8_linear: x", [&](auto tag) {
     using T = decltype(tag);
     const auto room = [&](const Name& name, Shape shape, DType dtype) {
@@ -254,7 +255,8 @@ void int8_linear_forward(Context& ctx, const View& y, const View& x, const Int8W
     if (!ctx.by_kernels()) packed = room(kWeight, {padded, width}, DType::u8);
     Op op(ctx, "int8_linear_forward",
           {.flops = 2 * N * M * K + 4 * N * K + 4 * N * M,
-           .bytes = x.bytes() + y.bytes() + M * K + 4 * M});
+           .bytes = x.bytes() + y.bytes() + M * K + 4 * M,
+           .variant = kVariant});
     if (!op.run()) return;
     const Int8Input input{codes, scales, weight.threshold > 0 ? beyond.view() : View(),
                           weight.threshold > 0 ? counts.view() : View()};
