@@ -18,7 +18,7 @@ int ParamTable::add(ParamInfo info) {
   if (codes_ && !info.trainable) info.code_rows = codes_->rows(info);
   if (!info.code_rows.empty()) {
     for (const int64_t rows : info.code_rows)
-      info.code_bytes += codes_->bytes(info.elements() / info.shape[0] * rows);
+      info.code_bytes += codes_->bytes(rows, info.elements() / info.shape[0]);
     info.offset = coded_bytes_;
     params_.push_back(std::move(info));
     coded_.push_back(added);

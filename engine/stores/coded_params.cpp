@@ -10,8 +10,12 @@
 namespace snug {
 namespace {
 
+int64_t width_of(const ParamInfo& p) {
+  return p.elements() / p.shape[0];
+}
+
 int64_t elements_of(const ParamInfo& p, size_t k) {
-  return p.elements() / p.shape[0] * p.code_rows[k];
+  return width_of(p) * p.code_rows[k];
 }
 
 }  // namespace
@@ -20,6 +24,9 @@ CodedParamStore::CodedParamStore(Context& ctx, const ParamTable& table, DType dt
                                  ParamStore& others, bool with_host)
     : table_(table), dtype_(dtype), others_(others), decoded_(static_cast<size_t>(table.size())) {
   require(table.codes() != nullptr && !table.coded().empty(), "weights in codes");
+  for (const int i : table.coded())
+    for (const int64_t rows : table[i].code_rows)
+      most_bytes_ = std::max(most_bytes_, table.codes()->bytes(rows, width_of(table[i])));
   if (!with_host) {
     codes_ = ctx.tensor(Name("weights.codes"), {table.coded_bytes()}, DType::u8, Category::weights);
     return;
@@ -59,16 +66,37 @@ View CodedParamStore::acquire(Context& ctx, int param) {
   Tensor& to = decoded_[static_cast<size_t>(param)];
   to.reset();  // of an abandoned program
   to = ctx.tensor(p.name, p.shape, dtype_, Category::workspace);
-  const int64_t width = p.elements() / p.shape[0];
+  const int64_t width = width_of(p);
   int64_t row = 0, byte = 0;
   for (const int64_t rows : p.code_rows) {
-    const int64_t bytes = table_.codes()->bytes(rows * width);
-    table_.codes()->decode(ctx, to.view().rows(row, rows).reshaped({rows * width}),
+    const int64_t bytes = table_.codes()->bytes(rows, width);
+    table_.codes()->decode(ctx, to.view().rows(row, rows).reshaped({rows, width}),
                            codes.rows(byte, bytes));
     row += rows;
     byte += bytes;
   }
   return to.view();
+}
+
+Int8Weight CodedParamStore::acquire_int8(Context& ctx, int param) {
+  const ParamInfo& p = table_[param];
+  Int8Weight weight;
+  if (!p.coded()) return weight;
+  for (Run& run : runs_)
+    if (run.part == p.part) arrive(ctx, run);
+  const View codes = codes_of(p, false);
+  int64_t byte = 0;
+  for (const int64_t rows : p.code_rows) {
+    const int64_t bytes = table_.codes()->bytes(rows, width_of(p));
+    const Int8Weight::Rows piece =
+        table_.codes()->int8_rows(codes.rows(byte, bytes), rows, width_of(p));
+    if (!piece.codes.defined()) return weight;
+    require(weight.count < static_cast<int>(weight.pieces.size()), "a weight of few pieces");
+    weight.pieces[static_cast<size_t>(weight.count++)] = piece;
+    byte += bytes;
+  }
+  weight.threshold = table_.codes()->threshold();
+  return weight;
 }
 
 void CodedParamStore::release(Context& ctx, int param) {
@@ -96,9 +124,10 @@ void CodedParamStore::drop_part(Context& ctx, int part) {
 
 void CodedParamStore::encode(Context& ctx, int param, size_t k,
                              const std::function<void(float*)>& fill) {
-  const int64_t n = elements_of(table_[param], k);
+  const int64_t rows = table_[param].code_rows[k], n = elements_of(table_[param], k);
   const View codes = resting(param, k);
-  const Tensor staging = ctx.tensor(Name("weights.staging"), {n}, DType::f32, Category::workspace);
+  const Tensor staging = ctx.tensor(Name("weights.staging"), {rows, width_of(table_[param])},
+                                    DType::f32, Category::workspace);
   if (!ctx.planning()) {
     if (ctx.host_reads()) {
       fill(staging.view().as<float>());
@@ -112,8 +141,9 @@ void CodedParamStore::encode(Context& ctx, int param, size_t k,
     table_.codes()->encode(ctx, codes, staging);
     return;
   }
-  const Tensor made =
-      ctx.tensor(Name("weights.staged_codes"), {codes.elements()}, DType::u8, Category::workspace);
+  const Tensor room =
+      ctx.tensor(Name("weights.staged_codes"), {most_bytes_}, DType::u8, Category::workspace);
+  const View made = room.view().rows(0, codes.elements());
   table_.codes()->encode(ctx, made, staging);
   if (!ctx.planning()) ctx.read(codes.data, made);
 }
@@ -130,8 +160,8 @@ View CodedParamStore::resting(int param, size_t k) const {
   const ParamInfo& p = table_[param];
   int64_t byte = 0;
   for (size_t before = 0; before < k; ++before)
-    byte += table_.codes()->bytes(elements_of(p, before));
-  return codes_of(p, true).rows(byte, table_.codes()->bytes(elements_of(p, k)));
+    byte += table_.codes()->bytes(p.code_rows[before], width_of(p));
+  return codes_of(p, true).rows(byte, table_.codes()->bytes(p.code_rows[k], width_of(p)));
 }
 
 std::pair<int, size_t> CodedParamStore::largest() const {

@@ -5,6 +5,8 @@
 //   acquire(w)   codes of w -> w (out,in) in the dtype that layers read   workspace
 //   release(w)   that tensor ends
 //
+// What products read as it rests (seams/weight_codes.h) is decoded for backward alone.
+//
 // The codes rest on the device; or with the host, and those of a part of the table (a block) come
 // while it runs, a part ahead, as streamed_params.h has it.
 #pragma once
@@ -26,6 +28,7 @@ class CodedParamStore final : public ParamStore {
   const ParamTable& table() const override { return table_; }
   View acquire(Context& ctx, int param) override;
   void release(Context& ctx, int param) override;
+  Int8Weight acquire_int8(Context& ctx, int param) override;
   void fetch_part(Context& ctx, int part) override;
   void drop_part(Context& ctx, int part) override;
 
@@ -48,8 +51,9 @@ class CodedParamStore final : public ParamStore {
   const ParamTable& table_;
   DType dtype_;
   ParamStore& others_;
-  Tensor codes_;           // of all, on the device
-  std::vector<Run> runs_;  // with the host, by part
+  int64_t most_bytes_ = 0;  // of one tensor
+  Tensor codes_;            // of all, on the device
+  std::vector<Run> runs_;   // with the host, by part
   std::vector<Tensor> decoded_;
 };
 

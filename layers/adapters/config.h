@@ -60,9 +60,11 @@ struct PeftConfig : AdapterFields {
   bool of_folder = false;  // of adapter_config.json, where a word that excludes nothing is no error
 
   // How the frozen linear weights of the blocks rest, as bitsandbytes has it: nf4 or fp4 in blocks of
-  // 64, the scales in codes too or not. Empty: in the dtype that layers read.
+  // 64, the scales in codes too or not; int8, a scale a row. Empty: in the dtype that layers read.
   std::string codec;
   bool doubled = false;
+  // Of int8: activations of this magnitude and above are multiplied as they are; 0: none.
+  double int8_threshold = 6.0;
 
   std::string base;  // base_model_name_or_path
   bool operator==(const PeftConfig&) const = default;

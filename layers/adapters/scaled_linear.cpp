@@ -43,9 +43,11 @@ void product_forward(Context& ctx, Pass& p, const Scaled& d) {
   const Context::Scope scope = scope_of(ctx, d.params);
   Tensor made;
   const View x = rt.adapters ? d.up->dropout.forward(ctx, p, p.view(d.x), made) : p.view(d.x);
-  const View weight = rt.params.acquire(ctx, d.params.weight);
-  matmul(ctx, p.view(d.v), x, weight,
-         {.transpose_b = true, .b_packed = rt.packed_weight(d.params.weight).forward});
+  const Int8Weight int8 = rt.params.acquire_int8(ctx, d.params.weight);
+  View weight;
+  if (!int8.any() || (rt.adapters && !rt.norms)) weight = rt.params.acquire(ctx, d.params.weight);
+  linear_product(ctx, p.view(d.v), x,
+                 {weight, View(), rt.packed_weight(d.params.weight).forward, int8});
   if (rt.adapters) {
     if (rt.norms)
       copy(ctx, p.view(d.norms), rt.norms->at(d.params.weight));

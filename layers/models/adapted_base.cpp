@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "engine/core/error.h"
 #include "layers/adapters/kinds.h"
@@ -40,15 +39,6 @@ std::vector<float> weight_of(const SafeTensor& plain, bool transposed) {
 
 namespace {
 
-// What a weight (out,in) is in the codes that it rests in.
-std::vector<float> decoded_of(const std::vector<float>& w, const BlockCodes& codes, int threads) {
-  std::vector<std::byte> back;
-  encode_tensor(w.data(), static_cast<int64_t>(w.size()), DType::f32, codes.spec(), threads, back);
-  std::vector<float> decoded(w.size());
-  std::memcpy(decoded.data(), back.data(), back.size());
-  return decoded;
-}
-
 // The base under A and B, of which w becomes what is left. `made`: they are there.
 FirstFactors factors_of(const LinearAdapter& adapter, size_t k, std::vector<float>& w, int64_t in,
                         const WeightCodes* codes, int threads, const FirstFactors* made,
@@ -57,12 +47,13 @@ FirstFactors factors_of(const LinearAdapter& adapter, size_t k, std::vector<floa
   const AdapterPiece& piece = adapter.pieces[k];
   const int64_t out = static_cast<int64_t>(w.size()) / in;
   const auto* const blocks = dynamic_cast<const BlockCodes*>(codes);
-  if (blocks && way.of_decoded) w = decoded_of(w, *blocks, threads);
+  if (blocks && way.of_decoded) blocks->round_trip(w, in, threads);
   FirstFactors f;
   if (made) {
     f = *made;
   } else if (blocks && way.of_error) {
-    std::vector<float> lost = decoded_of(w, *blocks, threads);
+    std::vector<float> lost = w;
+    blocks->round_trip(lost, in, threads);
     for (size_t i = 0; i < lost.size(); ++i) lost[i] = w[i] - lost[i];
     f = way.make(lost, out, in, piece.rank, piece.scale, adapter.rounds, threads);
   } else {

@@ -1,5 +1,9 @@
 // Weights that are in codes in a model's files, under the names of bitsandbytes: what transformers
-// saves of a model with Linear4bit layers.
+// saves of a model with Linear4bit layers, U8 with the tensors of quant/code_parts.h, or with
+// Linear8bitLt layers, I8:
+//   X.weight         (out,in) i8: CB
+//   X.SCB            (out) f32: the largest magnitude of each row
+//   X.weight_format  () u8: 0, which is by rows; in most files
 #pragma once
 
 #include <list>
@@ -13,7 +17,10 @@
 
 namespace snug {
 
-// A tensor of U8 where weights belong: throws data unless it is codes of a tensor of this shape, with
+// Whether a tensor is of a dtype that codes have.
+bool may_be_codes(const SafeTensor& tensor);
+
+// Such a tensor where weights belong: throws data unless it is codes of a tensor of this shape, with
 // scales and state as quant/code_parts.h checks them, and unsupported where the caller has no use for
 // codes, or the family stores the weight transposed, of which codes are of the other order.
 void check_codes(const SafetensorsFolder& files, const SafeTensor& tensor,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <memory>
 #include <set>
@@ -442,39 +443,52 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
 }
 
 void finish_peft(const ModelSpec& spec, const PeftConfig& config, PeftModel& result) {
-  if (!config.codec.empty()) result.codes = block_codes(spec, config.codec, config.doubled);
+  if (!config.codec.empty()) result.codes = block_codes(spec, config);
   const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);
   result.trained = model.params().real_trained_elements();
   result.all = model.params().real_elements();
 }
 
-std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const std::string& codec,
-                                               bool doubled) {
+std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const PeftConfig& config) {
   constexpr int64_t kBlock = 64;
   const Family& family = find_family(spec.family, "model");
-  return std::make_shared<BlockCodes>(CodeSpec(snug::codec(codec), kBlock, doubled),
-                                      [spec, &family](const ParamInfo& p) {
-                                        std::vector<int64_t> rows;
-                                        if (!p.linear || p.part < 0) return rows;
-                                        for (const FilePiece& piece : family.pieces(p, spec))
-                                          rows.push_back(piece.rows);
-                                        return rows;
-                                      });
+  const BlockCodes::Rows rows_of = [spec, &family](const ParamInfo& p) {
+    std::vector<int64_t> rows;
+    if (!p.linear || p.part < 0) return rows;
+    for (const FilePiece& piece : family.pieces(p, spec)) rows.push_back(piece.rows);
+    return rows;
+  };
+  if (config.codec == "int8")
+    return std::make_shared<BlockCodes>(static_cast<float>(config.int8_threshold), rows_of);
+  return std::make_shared<BlockCodes>(CodeSpec(codec(config.codec), kBlock, config.doubled),
+                                      rows_of);
 }
 
 std::string base_form(const PeftConfig& config) {
   if (config.codec.empty()) return "full";
+  if (config.codec == "int8") return int8_form(config.int8_threshold);
   return config.codec + (config.doubled ? "-double" : "");
 }
 
 void set_base_form(PeftConfig& config, const std::string& form, const std::string& where) {
-  constexpr std::string_view kForms[] = {"full", "nf4", "nf4-double", "fp4", "fp4-double"};
+  constexpr std::string_view kForms[] = {"full", "nf4", "nf4-double", "fp4", "fp4-double", "int8"};
   const std::vector<std::string_view> forms(std::begin(kForms), std::end(kForms));
-  if (std::find(forms.begin(), forms.end(), form) == forms.end())
+  const size_t colon = form.find(':');
+  const std::string word = form.substr(0, colon);
+  double threshold = kInt8Threshold;
+  bool known = std::find(forms.begin(), forms.end(), word) != forms.end();
+  if (colon != std::string::npos) {
+    const char *const first = form.data() + colon + 1, *const end = form.data() + form.size();
+    const auto [behind, error] = std::from_chars(first, end, threshold);
+    known = word == "int8" && error == std::errc() && behind == end && threshold >= 0 &&
+            threshold <= kMostInt8Threshold;
+  }
+  if (!known)
     fail(ErrorCode::usage, fmt::format("{} in {}", fmt::join(forms, ", "), where), form,
          suggestion(form, forms, "full"));
-  config.doubled = form.ends_with("-double");
-  config.codec = form == "full" ? "" : form.substr(0, form.find('-'));
+  config.doubled = word.ends_with("-double");
+  config.codec = word == "full" ? "" : word.substr(0, word.find('-'));
+  config.int8_threshold = threshold;
 }
 
 int64_t rank_of(const PeftConfig& config, const std::string& path) {

@@ -87,16 +87,20 @@ void load_f16(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, f
 // A tensor to the codes that it rests in: a NaN or an infinity would spoil its block, doubled scales
 // the whole tensor.
 void load_coded(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, CodeSink& sink,
-                int param, size_t k, bool to_f16, int threads, const std::string& folder) {
+                int param, size_t k, bool to_f16, const WeightCodes& codes, int threads,
+                const std::string& folder) {
   sink.code(param, k, [&](float* out) {
     load_one(t, p, piece, out, threads);
-    const float most = to_f16 ? 65504.0f : std::numeric_limits<float>::max();
+    const bool bounded = to_f16 || codes.of_f16();
+    const float most = bounded ? kMostOfF16 : std::numeric_limits<float>::max();
     for (int64_t i = 0; i < t.elements(); ++i)
       if (!(std::fabs(out[i]) <= most))
         fail(ErrorCode::data,
-             to_f16 ? "weights that fp16 can hold, 65504 at most" : "finite weights, to be coded",
+             bounded ? "weights that fp16 can hold, 65504 at most" : "finite weights, to be coded",
              fmt::format("element {} of {} in {} that is {}", i, t.name, folder, out[i]),
-             to_f16 ? "precision=bf16, or fp32" : "a base whose weights are whole");
+             codes.of_f16() ? "load_in_4bit=true in place of load_in_8bit, or none of the two"
+             : to_f16       ? "precision=bf16, or fp32"
+                            : "a base whose weights are whole");
   });
 }
 
@@ -188,7 +192,7 @@ const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
                              const FilePiece& piece, const std::string& folder, bool coded) {
   const SafeTensor* const tensor = first_of(files, piece.names);
   if (!tensor) return nullptr;
-  if (tensor->dtype == SafeDType::U8)
+  if (may_be_codes(*tensor))
     check_codes(files, *tensor, file_shape(p, piece.rows), p.transposed_in_file, coded, folder);
   else
     check_weight(*tensor, p, piece, folder);
@@ -360,7 +364,8 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
         DecodedTensors decoded(files, threads, folder);
         const SafeTensor& plain = decoded.plain(tensors[k]);
         load_coded(takes ? adapted.base(i, k, pieces[k], plain) : plain, p, pieces[k],
-                   weights.sink(), i, k, model.precision().compute == DType::f16, threads, folder);
+                   weights.sink(), i, k, model.precision().compute == DType::f16, *table.codes(),
+                   threads, folder);
       }
       continue;
     }

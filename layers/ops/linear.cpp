@@ -9,7 +9,10 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "layers/ops/activation_dispatch.h"
+#include "layers/ops/int8_linear.h"
+#include "layers/ops/layernorm.h"
 #include "layers/ops/layernorm_rows.h"
+#include "layers/ops/residual.h"
 #include "layers/ops/residual_rows.h"
 #include "layers/ops/residual_simt.h"
 #include "layers/ops/row_loops.h"
@@ -111,12 +114,17 @@ void expect_like(const View& view, const char* name, const View& like, const cha
 
 }  // namespace
 
+void linear_product(Context& ctx, const View& y, const View& x, const LinearWeights& w) {
+  if (w.int8.any()) return int8_linear_forward(ctx, y, x, w.int8, w.bias);
+  matmul(ctx, y, x, w.weight, {.transpose_b = true, .bias = w.bias, .b_packed = w.packed});
+}
+
 void linear_activation_forward(Context& ctx, const View& act, const View& pre, const View& x,
                                const LinearWeights& w, Activation kind) {
   const View& product = pre.defined() ? pre : act;
-  if (ctx.by_kernels()) {
+  if (ctx.by_kernels() || w.int8.any()) {
     expect_like(product, "pre", act, "act");
-    matmul(ctx, product, x, w.weight, {.transpose_b = true, .bias = w.bias});
+    linear_product(ctx, product, x, w);
     return activation_forward(ctx, act, product, kind);
   }
   MatmulOptions options{.transpose_b = true, .bias = w.bias, .b_packed = w.packed};
@@ -161,6 +169,14 @@ void add_branch(Context& ctx, const NormOutput* norm, const View& out, const Res
   MatmulOptions options{.transpose_b = true, .bias = w.bias, .b_packed = w.packed};
   check_dropout(out, "out", in.residual, "residual", in.B, in.T, in.dropout, in.state);
   if (norm) check_layernorm(norm->y, norm->mean, norm->rstd, out, norm->weight, norm->bias);
+  if (w.int8.any()) {
+    linear_product(ctx, out, x, w);
+    residual_forward(ctx, out, in.residual, out, in.B, in.T, in.dropout, in.state);
+    if (norm)
+      layernorm_forward(ctx, norm->y, norm->mean, norm->rstd, out, norm->weight, norm->bias,
+                        norm->eps);
+    return;
+  }
   if (ctx.by_kernels()) return add_branch_by_kernels(ctx, norm, out, in, x, w);
   const RowFinish finish{out, &in, norm};
   options.finish.context = &finish;

@@ -21,18 +21,24 @@
 // Memory    the product's scratch. No tensor of the size of the branch.
 // Errors    those of the parts.
 // Determinism  equal bits for any number of threads, as the product.
+// In int8   a weight that rests as whole numbers has the product of int8_linear.h, and nothing is fused.
 #pragma once
 
+#include "engine/seams/weight_codes.h"
 #include "layers/ops/activation.h"
 #include "layers/ops/dropout.h"
 
 namespace snug {
 
 struct LinearWeights {
-  View weight;
+  View weight;  // undefined beside int8
   View bias;    // undefined: none
   View packed;  // what matmul_pack made of the weight for x W^T; undefined: none
+  Int8Weight int8 = {};
 };
+
+// y = x W^T + b alone: a matmul, or the product of int8_linear.h.
+void linear_product(Context& ctx, const View& y, const View& x, const LinearWeights& w);
 
 // The stream a branch is added to.
 struct ResidualInput {

@@ -185,9 +185,7 @@ void linear_residual_backward(Context& ctx, Pass& p, const Wiring::Linear& l, Te
 
 void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& y,
                     const View& x) {
-  with_weights(ctx, rt, p, [&](const LinearWeights& w) {
-    matmul(ctx, y, x, w.weight, {.transpose_b = true, .bias = w.bias, .b_packed = w.packed});
-  });
+  with_weights(ctx, rt, p, [&](const LinearWeights& w) { linear_product(ctx, y, x, w); });
 }
 
 void linear_backward_params(Context& ctx, Runtime& rt, const LinearParams& p, const View& dy,

@@ -43,9 +43,10 @@ inline Context::Scope scope_of(Context& ctx, const LinearParams& p) {
 template <class F>
 void with_weights(Context& ctx, Runtime& rt, const LinearParams& p, F&& f) {
   const Context::Scope scope = scope_of(ctx, p);
-  f(LinearWeights{rt.params.acquire(ctx, p.weight),
+  const Int8Weight int8 = rt.params.acquire_int8(ctx, p.weight);
+  f(LinearWeights{int8.any() ? View() : rt.params.acquire(ctx, p.weight),
                   p.bias >= 0 ? rt.params.acquire(ctx, p.bias) : View(),
-                  rt.packed_weight(p.weight).forward});
+                  rt.packed_weight(p.weight).forward, int8});
   rt.params.release(ctx, p.weight);
   if (p.bias >= 0) rt.params.release(ctx, p.bias);
 }

@@ -61,6 +61,11 @@ rounded to float32 and only then used in float64.
     ax    decoder_e  prefix tuning: Qwen3, norms of queries and keys
     ay    decoder_b  prefix tuning with prefix_projection, over NF4
     az    decoder_g  prefix tuning with prefix_projection: GPT-NeoX, rows head by head
+    ea    gpt2_a     over a base in int8, LLM.int8(): transposed layers, all-linear
+    eb    decoder_a  over int8 with outliers from 1.5 on: Llama; queries, keys and values, gate and up are coded apart
+    ec    decoder_g  over int8: GPT-NeoX, rows head by head
+    ed    encoder_b  over int8 without outliers: BERT, all-linear
+    ee    decoder_b  DoRA over int8 with outliers from 2 on
     bg    decoder_c  prefix tuning: Mistral, whose window passes the prefix on (ba to bf: make_bottleneck_golden.py)
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
@@ -70,7 +75,12 @@ an encoder makes, which PEFT saves in its place, is prompt_embeddings; the encod
 prompt_encoder.<name in PEFT's module>. Metadata: base, adapter_config (as PEFT writes it), adamw,
 seed. Where A and B are made of the weights (x to aa), first.<name> and first_loss are what PEFT begins with. The script asserts that a new adapter leaves the base's loss as it is, and that the merged model has the
 adapter's, both to 1e-12. Of i to m, r and w every linear weight of the blocks was replaced by what bitsandbytes decodes its
-codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes.
+codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes. Of ea to ee these
+weights are what its int8 codes decode to in backward, and in forward a product of codes: those of inputs are
+bitsandbytes' own of each row, the rest of the arithmetic is in float64. bnb_loss is the loss of its arithmetic in
+float32, where an outlier of one row takes its column out of the codes of all. The seeds are ones where the first step's inputs
+in float32 have the codes of those in float64: of one that lies by a boundary a code is one more or less, and what follows
+differs by some 1e-5.
 """
 
 import contextlib
@@ -175,6 +185,11 @@ CASES = {
                encoder_hidden_size=5),
     "az": case(452, "decoder_g", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3, prefix_projection=True),
     "bg": case(453, "decoder_c", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3),
+    "ea": case(501, "gpt2_a", "CAUSAL_LM", four_bits="int8", r=3, lora_alpha=5, target_modules="all-linear"),
+    "eb": case(502, "decoder_a", "CAUSAL_LM", four_bits="int8:1.5", r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj"]),
+    "ec": case(503, "decoder_g", "CAUSAL_LM", four_bits="int8", r=3, target_modules=["query_key_value", "dense"], bias="lora_only"),
+    "ed": case(504, "encoder_b", "SEQ_CLS", four_bits="int8:0", r=2, lora_alpha=5, target_modules="all-linear"),
+    "ee": case(505, "decoder_b", "CAUSAL_LM", four_bits="int8:2", use_dora=True, r=3, target_modules=["q_proj", "o_proj", "down_proj"]),
     "ah": case(434, "decoder_a", "CAUSAL_LM", first="fa", r=2, lora_alpha=6, target_modules="all-linear"),
 }
 
@@ -276,6 +291,95 @@ def rest_in_four_bits(model, form):
     return lost
 
 
+class Int8Product(torch.autograd.Function):
+    """MatMul8bitLt in the dtype of x, but that every row has the outliers that it has as a matrix of its own."""
+
+    seen = None  # codes of inputs, if a list
+
+    @staticmethod
+    def forward(ctx, x, codes, scales, bias, threshold):
+        from bitsandbytes import functional
+
+        ctx.codes, ctx.scales = codes, scales
+        rows = x.detach().reshape(-1, x.shape[-1])
+        out = []
+        with torch._C.DisableTorchFunction():  # a mode that keeps all in float64
+            for row in rows:
+                row = row[None]
+                q, peak, columns = functional.int8_vectorwise_quant(row.half(), threshold)
+                if Int8Product.seen is not None:
+                    Int8Product.seen.append(q)
+                y = (q.double() @ codes.double().t()) * (peak.double()[:, None] * scales.double()) / 127**2
+                if bias is not None:
+                    y += bias.double()
+                if columns is not None and len(columns):
+                    y += row[:, columns].double() @ (codes[:, columns].double() * scales.double()[:, None] / 127).t()
+                out.append(y.to(x.dtype))
+            return torch.cat(out).reshape(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx, dy):
+        weight = ctx.codes.to(dy.dtype) * ctx.scales.to(dy.dtype)[:, None] / 127
+        return dy @ weight, None, None, dy.reshape(-1, dy.shape[-1]).sum(0) if ctx.needs_input_grad[3] else None, None
+
+
+class AsBitsandbytes:
+    """All rows of a matrix at once, as its MatMul8bitLt does in float32, with the constant of its CUDA kernel: that of its loop
+    for the CPU is 1.8e-5 larger, which moves codes of the layers behind."""
+
+    def __enter__(self):
+        from bitsandbytes import functional
+
+        def apply(x, codes, scales, bias, threshold):
+            with torch._C.DisableTorchFunction():
+                a = x.float().reshape(-1, x.shape[-1])
+                q, peaks, columns = functional.int8_vectorwise_quant(a.half(), threshold)
+                y = functional.int8_linear_matmul(q, codes) * (peaks[:, None] * scales) * 6.200012e-05
+                if bias is not None:
+                    y += bias.float()
+                if columns is not None and len(columns):
+                    y = y.addmm(a[:, columns], functional.int8_vectorwise_dequant(codes[:, columns].contiguous(), scales).t())
+                return y.reshape(*x.shape[:-1], -1).to(x.dtype)
+
+        self.own, Int8Product.apply = Int8Product.apply, apply
+
+    def __exit__(self, *error):
+        Int8Product.apply = self.own
+
+
+def rest_in_int8(model, form):
+    """Linear weights of the blocks to what their codes decode to, and their products to those of codes."""
+    from bitsandbytes import functional
+
+    threshold = float(form.split(":")[1]) if ":" in form else 6.0
+    for name, module in model.named_modules():
+        turned = isinstance(module, transformers.pytorch_utils.Conv1D)
+        if not (turned or isinstance(module, torch.nn.Linear)) or name.split(".")[0] in ("lm_head", "classifier", "score"):
+            continue
+        if "pooler" in name or "pre_classifier" in name:
+            continue
+        weight = module.weight.data.float()
+        weight = (weight.t() if turned else weight).contiguous()
+        codes, scales, _ = functional.int8_vectorwise_quant(weight.half())
+        decoded = codes.double() * scales.double()[:, None] / 127
+        assert (decoded - weight).abs().max() < 0.02 * weight.abs().max(), name
+        module.weight.data = (decoded.t() if turned else decoded).contiguous().to(module.weight.dtype)
+        module.forward = lambda x, m=module, c=codes, s=scales: Int8Product.apply(x, c, s, getattr(m, "bias", None), threshold)
+
+
+def codes_in(kind, wrapped, loss_of_batch):
+    """The codes of all inputs with weights of a dtype."""
+    Int8Product.seen, kept = [], {parameter: parameter.data for parameter in wrapped.parameters()}
+    with torch.no_grad():
+        for parameter, value in kept.items():
+            parameter.data = value.to(kind)
+        loss_of_batch()
+        for parameter, value in kept.items():
+            parameter.data = value
+    seen, Int8Product.seen = Int8Product.seen, None
+    return torch.cat([q.flatten() for q in seen])
+
+
 class InitsInDouble:
     """PEFT's first weights are made in float32: the same code in float64."""
 
@@ -299,7 +403,10 @@ def compute(name):
     front = spec["method"] in IN_FRONT
     prefix = spec["method"] is PrefixTuningConfig
     if spec["four_bits"]:
-        lost = rest_in_four_bits(model, spec["four_bits"])
+        if spec["four_bits"].startswith("int8"):
+            rest_in_int8(model, spec["four_bits"])
+        else:
+            lost = rest_in_four_bits(model, spec["four_bits"])
     turned = {} if front or spec["method"] is MissConfig else {"fan_in_fan_out": spec["base"].startswith("gpt2")}
     if spec["method"] is VeraConfig:
         turned["save_projection"] = False
@@ -393,11 +500,21 @@ def compute(name):
     for key in ("target_modules", "modules_to_save", "feedforward_modules"):
         if isinstance(written.get(key), list):
             written[key].sort()
+    int8 = (spec["four_bits"] or "").startswith("int8")
+    if int8:
+        with AsBitsandbytes(), torch.no_grad():
+            tensors["bnb_loss"] = np.array(loss_of_batch().item())
+        print(name, "bnb_loss", float(tensors["bnb_loss"]), "loss", loss.item(), flush=True)
+
+        of_double, of_float = (codes_in(kind, wrapped, loss) for kind, loss in (
+            (torch.float64, loss_of_batch), (torch.float32, lambda: loss_of(run(wrapped)))))
+        other = (of_double != of_float).sum().item()
+        assert other == 0, (name, other, of_double.numel())
     losses, norms = train_adamw(TrainedAlone(trained), loss_of_batch)
     assert losses[0] == loss.item()
     tensors["adamw_losses"] = losses
     tensors["adamw_grad_norms"] = norms
-    if not front:
+    if not front and not int8:
         check_merged(wrapped, model, trained, loss_of_batch, run, loss_of, mode)
 
     metadata = {

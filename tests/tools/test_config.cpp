@@ -57,9 +57,10 @@ std::string companions(std::string_view key) {
   for (const char* adapter :
        {"use_dora", "lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",
         "use_rslora", "init_lora_weights", "bias", "modules_to_save", "layers_to_transform",
-        "load_in_4bit", "rank_pattern", "alpha_pattern"})
+        "load_in_4bit", "load_in_8bit", "rank_pattern", "alpha_pattern"})
     if (key == adapter) return "peft: lora\n";
   if (key.starts_with("bnb_4bit_")) return "peft: qlora\n";
+  if (key == "llm_int8_threshold") return "peft: lora\nload_in_8bit: true\n";
   return "";
 }
 

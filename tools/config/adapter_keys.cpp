@@ -171,6 +171,12 @@ std::vector<Key> adapter_keys() {
        .field = &C::bnb_4bit_compute_dtype,
        .doc = "the other name of precision for such a run; auto: bfloat16 of peft: qlora, unless precision is set",
        .example = "bfloat16", .choices = "auto float32 bfloat16 float16"},
+      {.name = "load_in_8bit", .section = "adapters", .kind = K::flag, .field = &C::load_in_8bit,
+       .doc = "the frozen linear weights of the blocks rest as int8 with a scale a row, and what they multiply is rounded to "
+              "int8 by rows too, as LLM.int8() has it; beside peft: qlora in place of 4 bits", .example = "true"},
+      {.name = "llm_int8_threshold", .section = "adapters", .kind = K::number, .field = &C::llm_int8_threshold,
+       .doc = "activations of this magnitude and above are multiplied as they are; 0: none", .example = "0",
+       .range = {.min = 0, .max = 65504}},
       // clang-format on
   };
   keys.insert(keys.end(), shared.begin(), shared.end());
@@ -181,7 +187,7 @@ void check_adapter_keys(const RunConfig& c, Complaints& complaints) {
   const AdapterMethod* const method = c.peft.empty() ? nullptr : find_peft_word(c.peft);
   for (const Key& key : config_keys()) {
     if (key.section != "adapters" || key.name == "peft" || key.name == "adapter" ||
-        key.name.starts_with("bnb_4bit_") || is_idle(c, key))
+        key.name.starts_with("bnb_4bit_") || key.name == "llm_int8_threshold" || is_idle(c, key))
       continue;
     const auto only_with = [&](const std::string& what) {
       complaints.add(ErrorCode::usage, fmt::format("{} only with {}", key.name, what),

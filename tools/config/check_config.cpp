@@ -319,8 +319,12 @@ void check_config(const RunConfig& c, Complaints& complaints) {
                    fmt::format("optim={}, or leave offload_optimizer out", named.text()));
 
   check_adapter_keys(c, complaints);
-  only_if(c, complaints, c.peft == "qlora" || c.load_in_4bit, "peft: qlora or load_in_4bit: true",
+  only_if(c, complaints, c.load_in_4bit, "peft: qlora or load_in_4bit: true",
           {"bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"});
+  only_if(c, complaints, c.load_in_8bit, "load_in_8bit: true", {"llm_int8_threshold"});
+  if (c.load_in_4bit && c.load_in_8bit)
+    complaints.add(ErrorCode::usage, "weights in 4 bits, or in 8",
+                   quote(c, {"load_in_4bit", "load_in_8bit"}), "leave one of the two out");
   only_if(c, complaints, c.precision == "fp16", "precision: fp16", {"loss_scale"});
   only_if(c, complaints, c.precision == "fp16" && c.loss_scale == 0,
           "precision: fp16 and loss_scale: 0",

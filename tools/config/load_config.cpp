@@ -377,12 +377,13 @@ void prefer_command_line(RunConfig& config) {
 // What peft: qlora and dora mean, and the other name of precision.
 void settle_adapter_words(RunConfig& c, Complaints& complaints) {
   const bool qlora = c.peft == "qlora";
-  if (qlora && c.is_set("load_in_4bit") && !c.load_in_4bit)
+  if (qlora && c.is_set("load_in_4bit") && !c.load_in_4bit && !c.load_in_8bit)
     complaints.add(ErrorCode::usage, "load_in_4bit: true with peft: qlora, or none of the two",
                    fmt::format("load_in_4bit: false ({})", c.where("load_in_4bit")), "peft=lora");
   // What the word means is in the configuration that a run goes on with.
-  c.load_in_4bit = c.load_in_4bit || qlora;
+  c.load_in_4bit = c.load_in_4bit || (qlora && !c.load_in_8bit);
   c.use_dora = c.use_dora || (c.peft == "dora" && !c.is_set("use_dora"));
+  if (qlora && c.load_in_8bit && !c.is_set("precision")) c.precision = "bf16";
   if (!c.load_in_4bit) return;
   constexpr std::pair<std::string_view, std::string_view> kTypes[] = {
       {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};

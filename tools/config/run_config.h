@@ -52,6 +52,8 @@ struct RunConfig : Asked, AdapterFields {
   std::string bnb_4bit_quant_type = "auto";        // auto | nf4 | fp4
   std::string bnb_4bit_use_double_quant = "auto";  // auto | true | false
   std::string bnb_4bit_compute_dtype = "auto";     // auto | float32 | bfloat16 | float16
+  bool load_in_8bit = false;                       // or in 8, as LLM.int8()
+  double llm_int8_threshold = 6.0;
 
   // Data. Entries are files, folders or globs as written.
   std::vector<std::string> train_data;

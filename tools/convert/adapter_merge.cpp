@@ -35,7 +35,7 @@ AdapterMerge::AdapterMerge(const std::string& folder, const ModelSpec& spec,
   file_ = std::make_unique<SafetensorsReader>(path);
   check_adapter_base(*file_, base);
   set_base_form(config, trained_base_form(folder), path);
-  if (!config.codec.empty()) codes_ = block_codes(spec, config.codec, config.doubled);
+  if (!config.codec.empty()) codes_ = block_codes(spec, config);
   std::set<std::string> used;
   for (int i = 0; i < model.params().size(); ++i) {
     if (!is_saved(model, i)) continue;

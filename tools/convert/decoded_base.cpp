@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
+#include <limits>
 
 #include "engine/core/error.h"
 
@@ -28,8 +28,7 @@ DecodedBase::DecodedBase(const ModelSpec& spec, const std::string& form) : form_
   PeftConfig config;
   set_base_form(config, form, "the form of a base");
   require(!config.codec.empty(), "a base in codes");
-  codes_ =
-      std::dynamic_pointer_cast<const BlockCodes>(block_codes(spec, config.codec, config.doubled));
+  codes_ = std::dynamic_pointer_cast<const BlockCodes>(block_codes(spec, config));
 }
 
 std::vector<float> DecodedBase::decode(const ParamInfo& param, const FilePiece& piece,
@@ -37,17 +36,18 @@ std::vector<float> DecodedBase::decode(const ParamInfo& param, const FilePiece& 
   const int64_t n = tensor.elements();
   std::vector<float> file(static_cast<size_t>(n)), ours(static_cast<size_t>(n));
   convert(tensor.dtype, tensor.data, n, file.data());
+  const float most = codes_->of_f16() ? kMostOfF16 : std::numeric_limits<float>::max();
   for (int64_t i = 0; i < n; ++i)
-    if (!std::isfinite(file[static_cast<size_t>(i)]))
-      fail(ErrorCode::data, "finite weights, to be coded",
-           fmt::format("element {} of {} that is {}", i, tensor.name, file[static_cast<size_t>(i)]),
+    if (const float x = file[static_cast<size_t>(i)]; !(std::fabs(x) <= most))
+      fail(ErrorCode::data,
+           codes_->of_f16() ? "weights that fp16 can hold, 65504 at most, to be coded"
+                            : "finite weights, to be coded",
+           fmt::format("element {} of {} that is {}", i, tensor.name, x),
            "a base whose weights are whole, or --base-form full");
   each_element(param, piece, n, [&](int64_t at, int64_t here) {
     ours[static_cast<size_t>(here)] = file[static_cast<size_t>(at)];
   });
-  std::vector<std::byte> back;
-  encode_tensor(ours.data(), n, DType::f32, codes_->spec(), 1, back);
-  std::memcpy(ours.data(), back.data(), back.size());
+  codes_->round_trip(ours, n / piece.rows, 1);
   each_element(param, piece, n, [&](int64_t at, int64_t here) {
     file[static_cast<size_t>(at)] = ours[static_cast<size_t>(here)];
   });

@@ -368,6 +368,9 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
           before,
           decoded ? "--base-form full takes the base as it is"
                   : "--base-form auto takes what it was trained over"));
+    if (before.starts_with("int8"))
+      report.notes.emplace_back(
+          "products of the merged model round no inputs to int8, as those of its training did");
   }
   report.tensors = static_cast<int64_t>(tensors.size());
   report.bytes = layout.total_bytes();

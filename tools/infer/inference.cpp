@@ -75,7 +75,7 @@ PeftModel resolve_base(const InferenceOptions& options, const ModelSpec& spec) {
     PeftConfig form;
     if (own) set_base_form(form, options.base_form, "--base-form");
     if (form.codec.empty()) return plain;
-    plain.codes = block_codes(spec, form.codec, form.doubled);
+    plain.codes = block_codes(spec, form);
     plain.frozen = [](std::string_view) { return true; };
     return plain;
   }

@@ -285,6 +285,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
         fmt::format(", {} of it as {} in {:.4f} bytes a parameter",
                     human_count(static_cast<double>(coded)), table.codes()->text(),
                     static_cast<double>(table.coded_bytes()) / static_cast<double>(coded));
+    if (const std::string products = table.codes()->of_products(); !products.empty())
+      plan.model_text += fmt::format(" ({})", products);
   }
   plan.made_for = plan_facts(r);
   plan.computes_on = r.computes_on;

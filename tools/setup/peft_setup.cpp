@@ -116,7 +116,8 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     for (const Key& of : config_keys()) {
       const std::string key(of.name);
       if (of.section == "adapters" && key != "peft" && key != "adapter" && key != "lora_dropout" &&
-          key != "load_in_4bit" && !key.starts_with("bnb_4bit_") && config.is_set(key))
+          key != "load_in_4bit" && !key.starts_with("bnb_4bit_") && key != "load_in_8bit" &&
+          key != "llm_int8_threshold" && config.is_set(key))
         fail(
             ErrorCode::usage,
             fmt::format("{} as {} has it: an adapter goes on in its own form", key, config.adapter),
@@ -141,7 +142,10 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     p = method_of_keys(config);
   }
   const bool qlora = config.peft == "qlora";
-  if (qlora || config.load_in_4bit) {
+  if (config.load_in_8bit) {
+    p.codec = "int8";
+    p.int8_threshold = config.llm_int8_threshold;
+  } else if (qlora || config.load_in_4bit) {
     const std::string& type = config.bnb_4bit_quant_type;
     const std::string& doubled = config.bnb_4bit_use_double_quant;
     p.codec = type != "auto" ? type : qlora ? "nf4" : "fp4";
@@ -173,8 +177,9 @@ void check_form(const PeftModel& peft, const PeftConfig& config, const std::stri
   PeftConfig own;
   set_base_form(own, before, file);
   const std::string keys =
-      own.codec.empty()
-          ? "peft=lora"
+      own.codec.empty() ? "peft=lora"
+      : own.codec == "int8"
+          ? fmt::format("load_in_8bit=true llm_int8_threshold={}", own.int8_threshold)
           : fmt::format("load_in_4bit=true bnb_4bit_quant_type={} bnb_4bit_use_double_quant={}",
                         own.codec, own.doubled);
   fail(ErrorCode::unsupported,

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""LoRA and QLoRA of a chat model beside PEFT on the same conversations: validation loss, tokens/s, peak memory.
+"""LoRA, QLoRA and LoRA over int8 of a chat model beside PEFT on the same conversations: validation loss, tokens/s, peak memory.
 
-    lora_peft.py --snug build/bin/snug --model FOLDER --text FILE [--methods lora,qlora] [--seeds 1,2,3] [--json FILE]
+    lora_peft.py --snug build/bin/snug --model FOLDER --text FILE [--methods lora,qlora,int8] [--seeds 1,2,3] [--json FILE]
 
 FILE is a play: speeches "NAME:\\nwords", an empty line between two. Conversations are made of neighbouring speeches, two
 questions and two answers each; the answers are trained. Both sides: bf16 compute, r 16, alpha 32, no dropout, all linear
 layers of the blocks, AdamW at one rate with a linear decay, clipping at 1, the same tokens a step. PEFT: base in bf16 or
-in NF4 with double quantisation (bitsandbytes), adapters in fp32 under autocast, rows padded to the longest of a batch,
+in NF4 with double quantisation or int8 (bitsandbytes), adapters in fp32 under autocast, rows padded to the longest of a batch,
 its tokens and masks by apply_chat_template, 8-bit AdamW for neither. Every seed is a process of each side in turn; the
 peak is the largest resident set of the whole process (VmHWM). Validation is the mean over the trained tokens.
 """
@@ -63,8 +63,10 @@ def peft_side(args):
         options["quantization_config"] = transformers.BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16)
+    if args.method == "int8":
+        options["quantization_config"] = transformers.BitsAndBytesConfig(load_in_8bit=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(args.model, **options)
-    if args.method == "qlora":
+    if args.method != "lora":
         model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=args.checkpointing)
     elif args.checkpointing:
         model.gradient_checkpointing_enable()
@@ -121,7 +123,8 @@ def peft_side(args):
 
 def snug_side(args, method, seed, folder):
     out = f"{folder}/{method}-{seed}"
-    keys = [f"model={args.model}", f"peft={method}", f"lora_r={RANK}", f"lora_alpha={ALPHA}", "lora_dropout=0",
+    over = ["peft=lora", "load_in_8bit=true"] if method == "int8" else [f"peft={method}"]
+    keys = [f"model={args.model}", *over, f"lora_r={RANK}", f"lora_alpha={ALPHA}", "lora_dropout=0",
             "target_modules=all-linear", "task=sft", f"train_data={folder}/train.jsonl", f"eval_data={folder}/valid.jsonl",
             f"output_dir={out}", "precision=bf16", f"max_length={args.length}", f"global_batch_size={args.batch}",
             f"num_train_epochs={args.epochs}", f"learning_rate={RATE}", "lr_scheduler_type=linear", "weight_decay=0",

@@ -19,13 +19,15 @@ namespace {
 
 using test::expect_error;
 
-const SafetensorsReader& fixture() {
-  static const SafetensorsReader file(source_folder() + "/tests/golden/quant_file.safetensors");
-  return file;
+// Of int8, or of blocks.
+const SafetensorsReader& fixture(const std::string& codec) {
+  static const SafetensorsReader blocks(source_folder() + "/tests/golden/quant_file.safetensors"),
+      rows(source_folder() + "/tests/golden/int8_linear.safetensors");
+  return codec == "int8" ? rows : blocks;
 }
 
-std::vector<float> floats(const std::string& name) {
-  const SafeTensor& t = fixture().at(name);
+std::vector<float> floats(const std::string& codec, const std::string& name) {
+  const SafeTensor& t = fixture(codec).at(name);
   std::vector<float> values(static_cast<size_t>(t.elements()));
   convert(t.dtype, t.data, t.elements(), values.data());
   return values;
@@ -34,17 +36,22 @@ std::vector<float> floats(const std::string& name) {
 // Two layers, each with a weight of the fixture, that weight twice in one parameter of 96 rows, a
 // trained matrix and a frozen vector.
 struct Coded4 {
+  static std::shared_ptr<const BlockCodes> codes_of(const std::string& codec, int64_t block,
+                                                    bool doubled, int64_t rows) {
+    const BlockCodes::Rows of = [rows](const ParamInfo& p) {
+      std::vector<int64_t> list;
+      if (p.linear) list.assign(static_cast<size_t>(p.shape[0] / rows), rows);
+      return list;
+    };
+    if (codec == "int8") return std::make_shared<BlockCodes>(4.5f, of);
+    return std::make_shared<BlockCodes>(CodeSpec(snug::codec(codec), block, doubled), of);
+  }
   ParamTable table;
   std::vector<int> once, twice;
   int trained = -1, frozen = -1;
   Coded4(const char* codec, int64_t block, bool doubled, int64_t rows, int64_t width)
       : table([](std::string_view name) { return name != "t"; }, 1,
-              std::make_shared<BlockCodes>(
-                  CodeSpec(snug::codec(codec), block, doubled), [rows](const ParamInfo& p) {
-                    std::vector<int64_t> list;
-                    if (p.linear) list.assign(static_cast<size_t>(p.shape[0] / rows), rows);
-                    return list;
-                  })) {
+              codes_of(codec, block, doubled, rows)) {
     for (int layer = 0; layer < 2; ++layer) {
       const std::string h = "h." + std::to_string(layer);
       once.push_back(table.add(
@@ -76,15 +83,18 @@ struct Case {
   int64_t rows, width;
 };
 constexpr Case kCases[] = {{"Nf4Doubled", "a.weight", "nf4", 64, true, 48, 64},
-                           {"Fp4", "b.weight", "fp4", 128, false, 34, 64}};
+                           {"Fp4", "b.weight", "fp4", 128, false, 34, 64},
+                           {"Int8", "a.weight", "int8", 37, false, 70, 37},
+                           {"Int8Wide", "c.weight", "int8", 129, false, 65, 129}};
 
 class CodedStore : public testing::TestWithParam<std::tuple<Case, Place, bool>> {};
 
 TEST_P(CodedStore, DecodesWhatBitsandbytesDecodes) {
   const auto& [c, place, with_host] = GetParam();
   const Coded4 m(c.codec, c.block, c.doubled, c.rows, c.width);
-  const std::vector<float> x = floats(c.weight), back = floats(std::string("back/") + c.weight);
-  const bool half = fixture().at(std::string("back/") + c.weight).dtype == SafeDType::F16;
+  const std::vector<float> x = floats(c.codec, c.weight),
+                           back = floats(c.codec, std::string("back/") + c.weight);
+  const bool half = fixture(c.codec).at(std::string("back/") + c.weight).dtype == SafeDType::F16;
   const DType dtype = half ? DType::f16 : DType::f32;
   Schedule s;
   s.add(Name("root"), -1, true);
@@ -114,6 +124,18 @@ TEST_P(CodedStore, DecodesWhatBitsandbytesDecodes) {
         home.coded->fetch_part(ctx, layer);
         for (const int i : {m.once[static_cast<size_t>(layer)], m.twice[static_cast<size_t>(layer)],
                             m.trained, m.frozen}) {
+          if (const Int8Weight int8 = home.coded->acquire_int8(ctx, i); !int8.any()) {
+            EXPECT_TRUE(!m.table[i].coded() || std::string(c.codec) != "int8");
+          } else {
+            EXPECT_EQ(int8.count, static_cast<int>(m.table[i].code_rows.size()));
+            EXPECT_EQ(int8.threshold, 4.5f);
+            if (!ctx.planning()) {
+              std::vector<uint8_t> codes(static_cast<size_t>(int8.pieces[0].codes.bytes()));
+              ctx.read(codes.data(), int8.pieces[0].codes);
+              const SafeTensor& t = fixture(c.codec).at(std::string("codes/") + c.weight);
+              EXPECT_EQ(std::memcmp(codes.data(), t.data, codes.size()), 0);
+            }
+          }
           const View v = home.coded->acquire(ctx, i);
           EXPECT_EQ(v.name, m.table[i].name);
           EXPECT_EQ(v.shape, m.table[i].shape);
@@ -151,8 +173,8 @@ TEST_P(CodedStore, DecodesWhatBitsandbytesDecodes) {
         const float expected = k < back.size() ? back[k] : got[k];
         ASSERT_EQ(got[k], expected) << m.table[i].name.view() << " " << k;
       }
-      // Of the negated one the blocks have the same magnitudes; NF4 is not symmetric, FP4 is.
-      if (list == m.twice && std::string(c.codec) == "fp4") {
+      // Of the negated one the blocks have the same magnitudes; NF4 is not symmetric, the others are.
+      if (list == m.twice && std::string(c.codec) != "nf4") {
         for (size_t k = 0; k < back.size(); ++k) ASSERT_EQ(got[back.size() + k], -back[k]) << k;
       }
     }
@@ -185,15 +207,14 @@ INSTANTIATE_TEST_SUITE_P(Homes, CodedStore,
 TEST(BlockCodes, BytesAreThoseOfBitsandbytes) {
   for (const Case& c : kCases) {
     const Coded4 m(c.codec, c.block, c.doubled, c.rows, c.width);
-    const std::vector<float> x = floats(c.weight);
+    const std::vector<float> x = floats(c.codec, c.weight);
     Schedule s;
     s.add(Name("code"), -1, false);
-    std::vector<std::byte> bytes(
-        static_cast<size_t>(m.table.codes()->bytes(static_cast<int64_t>(x.size()))));
+    std::vector<std::byte> bytes(static_cast<size_t>(m.table.codes()->bytes(c.rows, c.width)));
     const auto run = [&](Context& ctx) {
       ctx.program(s, 0, [&] {
-        const Tensor values = ctx.tensor(Name("x"), {static_cast<int64_t>(x.size())}, DType::f32,
-                                         Category::workspace);
+        const Tensor values =
+            ctx.tensor(Name("x"), {c.rows, c.width}, DType::f32, Category::workspace);
         const Tensor codes = ctx.tensor(Name("codes"), {static_cast<int64_t>(bytes.size())},
                                         DType::u8, Category::workspace);
         if (!ctx.planning()) ctx.write(values, x.data());
@@ -209,14 +230,16 @@ TEST(BlockCodes, BytesAreThoseOfBitsandbytes) {
     run(ctx);
     size_t at = 0;
     const auto same = [&](const std::string& name) {
-      const SafeTensor& t = fixture().at("codes/" + std::string(c.weight) + name);
+      const SafeTensor& t = fixture(c.codec).at("codes/" + std::string(c.weight) + name);
       EXPECT_EQ(std::memcmp(bytes.data() + at, t.data, static_cast<size_t>(t.bytes)), 0) << name;
       at = (at + static_cast<size_t>(t.bytes) + 63) / 64 * 64;
     };
     same("");
     if (c.doubled) same(".nested_absmax");
     same(".absmax");
-    EXPECT_EQ(m.table.codes()->text(), c.doubled ? "nf4-double" : "fp4");
+    EXPECT_EQ(m.table.codes()->text(), c.doubled                        ? "nf4-double"
+                                       : std::string(c.codec) == "int8" ? "int8:4.5"
+                                                                        : "fp4");
   }
 }
 

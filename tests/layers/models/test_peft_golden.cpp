@@ -40,7 +40,7 @@ TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
     EXPECT_NE(loss, plain.step());
   else
     EXPECT_EQ(loss, plain.step());
-  EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), 1e-5);
+  EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), g.near_loss());
 }
 
 // A and B that are made of the weights: PEFT's, up to the sign that a singular pair has, a row of A and its
@@ -81,10 +81,11 @@ TEST_P(PeftGoldens, LossAndEveryGradientMatchFloat64) {
   for (const char* recompute : {"none", "block"})
     for (const int64_t micro : {int64_t{0}, int64_t{1}}) {
       PeftRun run(g, {.recompute = recompute, .micro = micro});
-      EXPECT_LT(std::fabs(run.step() - expected) / expected, 1e-5);
+      EXPECT_LT(std::fabs(run.step() - expected) / expected, g.near_loss());
       run.compare("grad.", run.flat_gradients(),
                   [&](const std::string& name, const auto& got, const auto& of_peft) {
-                    EXPECT_LT(error_of(got, of_peft), 1e-5) << name << " " << recompute << micro;
+                    EXPECT_LT(error_of(got, of_peft), g.near_gradient())
+                        << name << " " << recompute << micro;
                   });
     }
 }
@@ -97,9 +98,9 @@ TEST_P(PeftGoldens, TenAdamWStepsMatchPyTorch) {
   for (size_t step = 0; step < losses.size(); ++step) {
     const double loss = run.step();
     run.update();
-    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], g.later()) << "step " << step;
     const double norm = std::sqrt(run.session().state().grad_square_sum);
-    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 1e-4) << "step " << step;
+    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 10 * g.later()) << "step " << step;
   }
 }
 
@@ -131,11 +132,12 @@ TEST_P(PeftGoldens, EmulatedKernelsMatchFloat64) {
   const std::vector<double> losses = g.numbers("adamw_losses");
   for (size_t step = 0; step < 2; ++step) {
     const double loss = run.step();
-    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], step == 0 ? g.near_loss() : g.later())
+        << "step " << step;
     if (step == 0)
       run.compare("grad.", run.flat_gradients(),
                   [&](const std::string& name, const auto& got, const auto& of_peft) {
-                    EXPECT_LT(error_of(got, of_peft), 1e-5) << name;
+                    EXPECT_LT(error_of(got, of_peft), g.near_gradient()) << name;
                   });
     run.update();
   }
@@ -190,6 +192,7 @@ TEST_P(PeftGoldens, GradientsUnderDropoutAreSlopes) {
   const PeftGolden& g = golden_;
   PeftConfig config = g.config;
   if (!adapter_method(config.method).takes("lora_dropout")) return;  // which drop nothing
+  if (config.codec == "int8") return;  // whose loss is one of steps: gradients are not its slopes
   config.lora_dropout = 0.3;
   const PeftModel peft = resolve_peft(g.spec(), config);
   PeftRun run(g, peft), split(g, peft, {.recompute = "block", .micro = 1});
@@ -263,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                                          "ai", "aj", "ak", "al", "am", "an", "ao", "ap", "aq", "ar",
                                          "as", "at", "au", "av", "aw", "ax", "ay", "az", "ba", "bb",
                                          "bc", "bd", "be", "bf", "bg", "ma", "mb", "mc", "md", "me",
-                                         "mf", "mg"),
+                                         "mf", "mg", "ea", "eb", "ec", "ed", "ee"),
                          [](const auto& named) { return std::string(named.param); });
 
 // A folder of PEFT's has the rows that an encoder made, and not the encoder: they are what a run that goes on
@@ -280,6 +283,32 @@ TEST(Peft, RowsOfAnEncoderAreReadAlone) {
     EXPECT_EQ(run.model().params().real_trained_elements(),
               g.file.at("prompt_embeddings").elements());
   }
+}
+
+// Over int8: without outliers all of it; else an outlier is a row's own here, where bitsandbytes takes its column
+// out of the codes of all rows. These models have many: each of some hundred columns may have one in some row.
+TEST(Peft, Int8IsNearTheProductOfBitsandbytes) {
+  for (const char* name : {"ea", "eb", "ec", "ed", "ee"}) {
+    const PeftGolden g(name);
+    PeftRun run(g);
+    const double theirs = g.numbers("bnb_loss")[0];
+    EXPECT_LT(std::fabs(run.step() - theirs) / theirs, g.config.int8_threshold == 0 ? 1e-6 : 1e-3)
+        << name;
+  }
+}
+
+TEST(Peft, FormsOfABaseAreWords) {
+  for (const char* form : {"full", "nf4", "fp4-double", "int8", "int8:0", "int8:4.5"}) {
+    PeftConfig config;
+    set_base_form(config, form, "there");
+    EXPECT_EQ(base_form(config), form);
+  }
+  for (const char* form : {"int8:", "int8:-1", "int8:x", "int8:1e9", "nf4:6", "int4"})
+    expect_error(ErrorCode::usage, {"full, nf4, nf4-double, fp4, fp4-double, int8 in there", form},
+                 [&] {
+                   PeftConfig config;
+                   set_base_form(config, form, "there");
+                 });
 }
 
 // Of several patterns that fit a module the first of the file counts, as in PEFT.

@@ -212,9 +212,9 @@ TEST_F(Adapters, ABaseInFourBits) {
   EXPECT_NE(other.err.find("over nf4-double"), std::string::npos) << other.err;
   EXPECT_NE(other.err.find("over fp4-double"), std::string::npos) << other.err;
   const Outcome form = run({"merge", "--model", base, "--adapter", adapter, "--output",
-                            w_.path("merged"), "--base-form", "int8"});
+                            w_.path("merged"), "--base-form", "int4"});
   EXPECT_EQ(form.code, 2);
-  EXPECT_NE(form.err.find("full, nf4, nf4-double, fp4, fp4-double in --base-form"),
+  EXPECT_NE(form.err.find("full, nf4, nf4-double, fp4, fp4-double, int8 in --base-form"),
             std::string::npos)
       << form.err;
   EXPECT_FALSE(exists(w_.path("merged")));

@@ -1,0 +1,75 @@
+// Adapters over a base in int8 from the command: a run, resume, a streamed base, evaluation unmerged and
+// merged, an adapter to go on from, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/io/safetensors.h"
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+// Over a base in int8, whose products round their inputs: the same, with peft: qlora in place of 4 bits.
+TEST(Int8Base, TrainsResumesAndIsUsed) {
+  Workspace w;
+  w.trained("base", {"max_steps=8"});
+  const auto loss = [&](const std::vector<std::string>& more) {
+    const Outcome o =
+        run(joined({"eval", "--data", w.path("text.txt"), "--json", "--threads", "1"}, more));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.code == 0 ? Json::parse(o.out)["loss"].get<double>() : 0;
+  };
+  const std::string base = w.path("base/final"), adapter = w.path("run/final");
+  const std::vector<std::string> keys = {
+      "model=" + base, "tokenizer=null",    "peft=lora",    "target_modules=all-linear",
+      "lora_r=4",      "precision=fp32",    "save_steps=5", "load_in_8bit=true",
+      "eval_steps=4",  "learning_rate=0.02"};
+  const Outcome o = w.trained("run", keys);
+  EXPECT_NE(o.out.find(" of it as int8 in 1.1"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("(their inputs below 6 are rounded to int8, row by row)"), std::string::npos)
+      << o.out;
+  expect_planned_is_measured(w, "run");
+  const SafetensorsReader file(adapter + "/adapter_model.safetensors");
+  EXPECT_EQ(file.tensors().size(), 16u) << "A and B of all linear modules, and nothing frozen";
+  EXPECT_EQ(file.metadata().at("snug_base_form"), "int8");
+  lose_power_after(w, "run", "parts", 5);
+  w.trained("parts", joined(keys, {"resume=latest", "recompute=block"}));
+  EXPECT_EQ(w.curve("run"), w.curve("parts"));
+  EXPECT_TRUE(slurp(adapter + "/adapter_model.safetensors") ==
+              slurp(w.path("parts/final/adapter_model.safetensors")));
+  w.trained("away", joined(keys, {"offload_params=cpu", "host_memory=64MiB"}));
+  EXPECT_EQ(w.curve("run"), w.curve("away"));
+  expect_planned_is_measured(w, "away");
+
+  w.trained("half", {"model=" + base, "tokenizer=null", "peft=qlora", "load_in_8bit=true",
+                     "llm_int8_threshold=4.5", "max_steps=2"});
+  EXPECT_NE(slurp(w.path("half/config.resolved.yaml")).find("precision: bf16"), std::string::npos);
+  const SafetensorsReader half(w.path("half/final/adapter_model.safetensors"));
+  EXPECT_EQ(half.metadata().at("snug_base_form"), "int8:4.5");
+
+  // As in the run, over the base as it is, and merged: three models that are nearly one.
+  const double coded = loss({"--model", base, "--adapter", adapter}),
+               full = loss({"--model", base, "--adapter", adapter, "--base-form", "full"});
+  EXPECT_NE(coded, full);
+  EXPECT_NEAR(coded, full, 0.02 * full);
+  const Outcome merge =
+      run({"merge", "--model", base, "--adapter", adapter, "--output", w.path("merged")});
+  ASSERT_EQ(merge.code, 0) << merge.err;
+  for (const char* said : {"added to what int8 codes of the blocks'", "round no inputs to int8"})
+    EXPECT_NE(merge.err.find(said), std::string::npos) << merge.err;
+  EXPECT_NEAR(loss({"--model", w.path("merged")}), coded, 0.02 * coded);
+  const Outcome into = run({"merge", "--model", base, "--adapter", adapter, "--output",
+                            w.path("into"), "--dtype", "int8"});
+  EXPECT_EQ(into.code, 2);
+  EXPECT_FALSE(exists(w.path("into")));
+  w.trained("on", {"model=" + base, "tokenizer=null", "adapter=" + adapter, "load_in_8bit=true",
+                   "precision=fp32", "max_steps=2"});
+  EXPECT_NEAR(w.metrics("on").front()["eval_loss"].get<double>(), w.last_eval_loss("run"), 1e-6);
+  const Outcome other = w.train("run", joined(keys, {"llm_int8_threshold=0", "resume=latest"}));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("over int8:0"), std::string::npos) << other.err;
+}
+
+}  // namespace
+}  // namespace snug::e2e
