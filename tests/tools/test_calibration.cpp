@@ -12,6 +12,7 @@
 #include "engine/io/files.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
+#include "tools/bench.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/checkpoint/pinning.h"
 #include "tools/costs/kernel_choices.h"
@@ -330,6 +331,18 @@ TEST(Threads, AreThoseOfTheProcessUnlessSet) {
             std::string::npos);
   expect_error(ErrorCode::usage, {"threads of at most 1024", "1025"},
                [] { static_cast<void>(resolve_threads(1025)); });
+}
+
+// Of a product that the arithmetic bounds its arithmetic, of a copy its traffic.
+TEST(Roofs, AShareIsThatOfTheNearerOne) {
+  Roofs roofs;
+  roofs.fp32_flops = 100e9;
+  roofs.bf16_flops = 400e9;
+  roofs.read_bytes = roofs.copy_bytes = roofs.stream_bytes = 10e9;
+  EXPECT_NEAR(roof_share(roofs, 50e9, 1e9, 1.0, false), 0.5, 1e-12);
+  EXPECT_NEAR(roof_share(roofs, 50e9, 1e9, 1.0, true), 0.125, 1e-12);
+  EXPECT_NEAR(roof_share(roofs, 1e9, 9e9, 1.0, false), 0.9, 1e-12);
+  EXPECT_EQ(roof_share(roofs, 1e9, 9e9, 0.0, false), 0);
 }
 
 }  // namespace

@@ -411,6 +411,13 @@ TEST(ReportChart, WhatIsBelowZeroHasItsOwnTicks) {
   EXPECT_NE(html.find("L1000 0"), std::string::npos) << html;
 }
 
+// A point that no line goes through lies where its step is, among others' steps.
+TEST(ReportChart, ALonePointIsADotAtItsStep) {
+  const Series all{"loss", "s0", {{0, 4}, {400, 2}}, false}, lone{"eval", "s1", {{300, 3}}, false};
+  const std::string html = line_chart("Loss", "step", {all, lone}, false, 100);
+  EXPECT_NE(html.find("class=\"dot s1\" style=\"left:75%;"), std::string::npos) << html;
+}
+
 TEST(ReportChart, SpikesSurviveThinning) {
   Series s{"loss", "s0", {}, false};
   for (int i = 0; i <= 100000; ++i) s.points.emplace_back(i, i == 54321 ? 50.0 : 2.0);

@@ -206,6 +206,8 @@ TEST_F(RowReader, LabelsAreWhatTheyAreInTransformers) {
       {"0 -100 1", {}, "single", {"0", "1"}, {{0}, {-100}, {1}}},
       {"0.5 2 -1e-1", {}, "regression", {}, {{0.5f}, {2}, {-0.1f}}},
       {"1 2 3", {.problem_type = number}, "regression", {}, {{1}, {2}, {3}}},
+      // -100 with a point is a number like others; as an integer it is no label.
+      {"0.5 -100.0", {}, "regression", {}, {{0.5f}, {-100}}},
       {"1 2 3", {.label_names = {"stars"}}, "regression", {"stars"}, {{1}, {2}, {3}}},
       {"[1.5,2] [0,0]", {.problem_type = number}, "regression", {}, {{1.5f, 2}, {0, 0}}},
       {"1.0 0.0", {.problem_type = single}, "single", {"0.0", "1.0"}, {{1}, {0}}},

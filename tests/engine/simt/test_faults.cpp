@@ -238,7 +238,7 @@ void copies_kernel(float* out, const float* in, int wait, bool barrier, int shif
   copy_number(last, thread(), in + 4 * thread(), thread() != 5);
   end_copies();
   if (wait == 2) wait_copies<0>();
-  if (wait == 1) wait_copies<1>();
+  if (wait == 1 || wait == 3) wait_copies<1>();
   if (barrier) sync_threads();
   out[thread()] = tile[4 * (31 - thread()) + 1] + last[31 - thread()];
   if (wait == 1) {
@@ -255,6 +255,9 @@ TEST(SimtFaults, Copies) {
   expect_fault({"copies to shared memory to be waited for before the kernel ends",
                 "test_faults.cpp", "wait_copies<0>()"},
                dims, copies_kernel, &out[0], from, 0, true, 0);
+  // One group that nobody waited for is one too many.
+  expect_fault({"copies to shared memory to be waited for before the kernel ends"}, dims,
+               copies_kernel, &out[0], from, 3, true, 0);
   // A race, or nobody has written yet: the schedule's choice.
   expect_fault({"shared memory"}, dims, copies_kernel, &out[0], from, 2, false, 0);
   expect_fault({"a vector access at a multiple of 16 bytes", "one 4 bytes past"}, dims,

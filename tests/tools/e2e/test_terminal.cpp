@@ -101,6 +101,10 @@ TEST(Terminal, TheLiveLineFitsAndPlainOnesAreAskedFor) {
       ++bars;
     }
     EXPECT_GT(bars, 0) << trained;
+    // What is said at the end stands in the bar's place.
+    const size_t said = trained.find("text: ");
+    ASSERT_NE(said, std::string::npos) << trained;
+    EXPECT_TRUE(trained.substr(0, said).ends_with("\r\033[K")) << trained;
     const Environment plain("NO_COLOR", "1");
     EXPECT_FALSE(has(on_terminal(train("run"), 80), "\033["));
   }
