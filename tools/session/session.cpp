@@ -19,12 +19,6 @@ Settings settings_for(Settings settings, const Decisions& decisions) {
   return settings;
 }
 
-bool learns_magnitudes(const Model& model) {
-  for (const auto& [layer, adapter] : model.adapters())
-    if (adapter.kind->starts_from_weight()) return true;
-  return false;
-}
-
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
@@ -74,10 +68,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
     root_ = schedule_.add(Name("root"), -1, true);
     if (!model.params().coded().empty()) schedule_.add(Name("code"), root_, false);
     schedule_.add(Name("load"), root_, false);
-    // Where nothing is trained they are norms that stay.
-    if (learns_magnitudes(model) &&
-        (decisions.micro_batch > 0 || decisions.eval_batch > 0 || decisions.kv_length > 0))
-      schedule_.add(Name("magnitudes"), root_, false);
+    if (has_norms()) schedule_.add(Name("magnitudes"), root_, false);
     if (decisions.micro_batch > 0) {
       schedule_.add(Name("micro_first"), root_, false);
       schedule_.add(Name("micro_next"), root_, false);
@@ -216,12 +207,7 @@ void Session::make_residents() {
         if (!comm_) gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
         optimizer_->update(ctx, targets, stores_->states(), state_, c.windows);
       });
-  for (const auto& [layer, adapter] : model_.adapters())
-    if (magnitudes_ >= 0 && d.micro_batch == 0 && adapter.kind->starts_from_weight()) {
-      const int weight = table.find(layer + ".weight");
-      norms_[weight] = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
-                                   precision.compute, Category::weights);
-    }
+  make_norms();
   if (d.packed_weights != WeightPacking::none)
     packed_ = std::make_unique<PackedWeights>(ctx_, table, precision.compute, d.packed_weights);
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
@@ -476,12 +462,6 @@ Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCach
   Runtime rt{stores_->params(), gradients, state_, cache, packed_.get(), document_start};
   if (!norms_.empty()) rt.norms = &norms_;
   return rt;
-}
-
-void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
-  Runtime rt = runtime(nullptr, batch_document_start(used));
-  model_.reference(ctx_, rt, pass, batch(used), head_rows(B, used));
-  stores_->done_reading(ctx_);
 }
 
 void Session::micro(bool first_of_window, bool last_of_window) {

@@ -290,6 +290,8 @@ class Session : private CodeSink {
   StorePolicy store_policy() const;
   Runtime runtime(GradSink* gradients, const View& document_start, KvCache* cache = nullptr);
   void make_residents();
+  bool has_norms() const;  // adapters whose program `magnitudes` finds norms of rows
+  void make_norms();       // that stay, where nothing is trained
   void record_micro_steps();
   void make_head_batch(int64_t B);
   void make_pairs(int64_t B);

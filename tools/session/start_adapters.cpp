@@ -1,4 +1,4 @@
-// What a new adapter takes from its base.
+// What a session does about adapters: what a new one takes from its base, norms that stay, the model without them.
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -47,6 +47,25 @@ std::vector<float> values_of(Context& ctx, const View& v) {
 
 }  // namespace
 
+bool Session::has_norms() const {
+  const Decisions& d = decisions_;
+  if (d.micro_batch == 0 && d.eval_batch == 0 && d.kv_length == 0) return false;
+  for (const auto& [layer, adapter] : model_.adapters())
+    if (adapter.kind->starts_from_weight()) return true;
+  return false;
+}
+
+void Session::make_norms() {
+  if (magnitudes_ < 0 || decisions_.micro_batch > 0) return;
+  const ParamTable& table = model_.params();
+  for (const auto& [layer, adapter] : model_.adapters()) {
+    if (!adapter.kind->starts_from_weight()) continue;
+    const int weight = table.find(layer + ".weight");
+    norms_[weight] = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
+                                 model_.precision().compute, Category::weights);
+  }
+}
+
 void Session::start_adapters() {
   if (magnitudes_ < 0) return;
   const ParamTable& table = model_.params();
@@ -83,6 +102,12 @@ void Session::start_adapters() {
   const RestingWeights weights = resting();
   for (const auto& [param, values] : found) write_values(ctx_, table[param], weights, values);
   load();
+}
+
+void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
+  Runtime rt = runtime(nullptr, batch_document_start(used));
+  model_.reference(ctx_, rt, pass, batch(used), head_rows(B, used));
+  stores_->done_reading(ctx_);
 }
 
 }  // namespace snug
