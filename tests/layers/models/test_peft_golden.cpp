@@ -285,32 +285,6 @@ TEST(Peft, RowsOfAnEncoderAreReadAlone) {
   }
 }
 
-// Over int8: without outliers all of it; else an outlier is a row's own here, where bitsandbytes takes its column
-// out of the codes of all rows. These models have many: each of some hundred columns may have one in some row.
-TEST(Peft, Int8IsNearTheProductOfBitsandbytes) {
-  for (const char* name : {"ea", "eb", "ec", "ed", "ee"}) {
-    const PeftGolden g(name);
-    PeftRun run(g);
-    const double theirs = g.numbers("bnb_loss")[0];
-    EXPECT_LT(std::fabs(run.step() - theirs) / theirs, g.config.int8_threshold == 0 ? 1e-6 : 1e-3)
-        << name;
-  }
-}
-
-TEST(Peft, FormsOfABaseAreWords) {
-  for (const char* form : {"full", "nf4", "fp4-double", "int8", "int8:0", "int8:4.5"}) {
-    PeftConfig config;
-    set_base_form(config, form, "there");
-    EXPECT_EQ(base_form(config), form);
-  }
-  for (const char* form : {"int8:", "int8:-1", "int8:x", "int8:1e9", "nf4:6", "int4"})
-    expect_error(ErrorCode::usage, {"full, nf4, nf4-double, fp4, fp4-double, int8 in there", form},
-                 [&] {
-                   PeftConfig config;
-                   set_base_form(config, form, "there");
-                 });
-}
-
 // Of several patterns that fit a module the first of the file counts, as in PEFT.
 TEST(Peft, TheFirstPatternCounts) {
   const PeftGolden g("c");
