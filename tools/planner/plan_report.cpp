@@ -258,8 +258,7 @@ std::string plan_sentence(const Plan& plan) {
     if (plan.no_master)
       s += plan.compensated ? ", bf16 weights without a master, with a compensation"
                             : ", bf16 weights without a master, rounded at random";
-    if (!plan.resting_states.empty())
-      s += fmt::format(", optimizer states in {}", plan.resting_states);
+    if (!plan.resting_states.empty()) s += ", optimizer states in " + plan.resting_states;
     if (d.update_in_backward) s += ", layers updated as backward leaves them";
     if (d.packing_boundaries && plan.rows == 0) s += ", documents kept apart";
     if (plan.unlimited_seconds > 0)
