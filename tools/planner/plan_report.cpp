@@ -148,10 +148,9 @@ std::string exactly(int64_t bytes) {
 
 // Bytes that cross in a step.
 int64_t bytes_crossing(const Plan& plan, StreamId stream) {
-  const Schedule& s = plan.schedule;
   int64_t bytes = 0;
-  for (const StepPart& part : step_parts(s, plan.accumulation))
-    bytes += part.runs * s.at(part.program).bytes_copied(stream);
+  for (const auto& [program, runs] : step_parts(plan.schedule, plan.accumulation))
+    bytes += runs * plan.schedule.at(program).bytes_copied(stream);
   return bytes;
 }
 

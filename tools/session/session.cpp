@@ -21,12 +21,6 @@ Settings settings_for(Settings settings, const Decisions& decisions) {
 
 }  // namespace
 
-bool graphs_for(const Decisions& d) {
-  // Ranks meet on the host at each collective.
-  return d.ranks == 1 && d.offload.none() && !d.offload_optimizer && !d.states_on_disk &&
-         !d.offload_params && !d.offload_gradients && !d.update_in_backward;
-}
-
 void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
   const PairDecision& d = session.decisions().pairs;
   const int64_t P = batch * d.per_window;

@@ -4,6 +4,12 @@
 
 namespace snug {
 
+bool graphs_for(const Decisions& d) {
+  // Ranks meet on the host at each collective.
+  return d.ranks == 1 && d.offload.none() && !d.offload_optimizer && !d.states_on_disk &&
+         !d.offload_params && !d.offload_gradients && !d.update_in_backward;
+}
+
 bool sums_in_backward(const Decisions& d) {
   return d.ranks > 1 && d.zero <= 1 && !d.update_in_backward && (!d.in_turn || d.offload_gradients);
 }
