@@ -37,10 +37,9 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
       .required()
       .option("--adapter", a.model.adapter, "DIR",
               "a PEFT folder for the model, as final/ of a run with peft: used unmerged")
-      .option(
-          "--base-form", a.model.base_form, "FORM",
-          "how linear weights of the blocks rest: full, in 4 bits as nf4, nf4-double, fp4 or "
-          "fp4-double, or int8; auto: as those that the adapter was trained over")
+      .option("--base-form", a.model.base_form, "FORM",
+              "how linear weights of the blocks rest: full, in 4 bits as nf4, nf4-double, fp4 or "
+              "fp4-double, or int8; auto: as those that the adapter was trained over")
       .option("--prompt", a.prompt, "TEXT", "what to continue")
       .option("--prompts", a.prompts, "FILE",
               "prompts, one a line, or of .jsonl an object {\"prompt\": ...} a line; prints JSON "

@@ -24,10 +24,10 @@ int merge_command(const Arguments& arguments) {
       .required()
       .option("--output", output, "DIR", "the folder to write")
       .required()
-      .option(
-          "--base-form", base_form, "FORM",
-          "what the adapter is added to: full, the base's weights; nf4, nf4-double, fp4, fp4-double "
-          "or int8, what such codes of them decode to; auto: what the adapter was trained over")
+      .option("--base-form", base_form, "FORM",
+              "what the adapter is added to: full, the base's weights; nf4, nf4-double, fp4, "
+              "fp4-double "
+              "or int8, what such codes of them decode to; auto: what the adapter was trained over")
       .option("--dtype", dtype, "TYPE", "of the weights, each rounded once: f32, bf16 or f16")
       .example("snug merge --model BASE --adapter run1/final --output merged")
       .example("snug merge --model BASE --adapter run1/final --dtype bf16 --output merged");

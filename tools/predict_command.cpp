@@ -232,10 +232,9 @@ int predict_command(const Arguments& arguments) {
       .required()
       .option("--adapter", a.options.adapter, "DIR",
               "a PEFT folder for the model, as final/ of a run with peft: used unmerged")
-      .option(
-          "--base-form", a.options.base_form, "FORM",
-          "how linear weights of the blocks rest: full, in 4 bits as nf4, nf4-double, fp4 or "
-          "fp4-double, or int8; auto: as those that the adapter was trained over")
+      .option("--base-form", a.options.base_form, "FORM",
+              "how linear weights of the blocks rest: full, in 4 bits as nf4, nf4-double, fp4 or "
+              "fp4-double, or int8; auto: as those that the adapter was trained over")
       .options("--data", a.config.eval_data, "FILE",
                "rows: .tsv, .csv, .jsonl, or lines of text; labels in them are not looked at")
       .required()
