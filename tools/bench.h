@@ -89,9 +89,6 @@ std::vector<KindRow> op_kinds(const std::vector<OpRow>& rows,
                               const std::function<double(const OpRow&)>& predicted);
 
 nlohmann::json roofs_json(const Roofs& roofs);
-// The share of the nearer roof that so many FLOPs and bytes in `seconds` reach: of arithmetic on
-// bf16 for a product of bf16 operands, else on fp32, or of memory traffic.
-double roof_share(const Roofs& roofs, double flops, double bytes, double seconds, bool bf16);
 // Whether an op multiplies operands of 16 bits at a rate of their own: bf16, on a GPU f16 too.
 bool narrow_product(const Roofs& roofs, std::string_view variant);
 

@@ -234,9 +234,4 @@ bool narrow_product(const Roofs& roofs, std::string_view variant) {
          (!roofs.device.empty() && variant.find("f16 f16") != std::string_view::npos);
 }
 
-double roof_share(const Roofs& roofs, double flops, double bytes, double seconds, bool bf16) {
-  if (seconds <= 0) return 0;
-  return std::max(flops / seconds / roofs.flops(bf16), bytes / seconds / roofs.memory_bytes());
-}
-
 }  // namespace snug

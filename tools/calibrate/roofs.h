@@ -32,6 +32,14 @@ struct Roofs {
   bool is_bf16(bool bf16) const { return bf16 && bf16_flops > fp32_flops; }
 };
 
+// The share of the nearer roof that so many FLOPs and bytes in `seconds` reach: of arithmetic on
+// bf16 for a product of bf16 operands, else on fp32, or of memory traffic.
+inline double roof_share(const Roofs& roofs, double flops, double bytes, double seconds,
+                         bool bf16) {
+  if (seconds <= 0) return 0;
+  return std::max(flops / seconds / roofs.flops(bf16), bytes / seconds / roofs.memory_bytes());
+}
+
 // `seconds`: about how long it may take, the arrays' first touch aside.
 Roofs measure_roofs(int threads, double seconds = 0.5);
 // The memory's rates alone, in turn with what is held to them: on a shared machine they move by a
