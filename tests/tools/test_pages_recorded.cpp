@@ -125,11 +125,15 @@ std::string line_of(const std::string& piece) {
 
 TEST(RecordedPages, AreAsTheyWere) {
   const std::string file = source_folder() + "/tests/tools/recorded_pages.txt";
+  const std::string hash = plan_hash(hand_plan());
   std::vector<std::string> lines, texts;
   for (const Page& page : pages()) {
     lines.push_back(fmt::format("== {}", page.name));
     texts.emplace_back();
-    for (const std::string& piece : pieces_of(page.text)) {
+    std::string text = page.text;  // a hash, which every new decision changes, is no news
+    for (size_t at = text.find(hash); at != std::string::npos; at = text.find(hash, at))
+      text.replace(at, hash.size(), "(hash)");
+    for (const std::string& piece : pieces_of(text)) {
       lines.push_back(line_of(piece));
       texts.push_back(piece);
     }
