@@ -236,6 +236,14 @@ void settle_first_text(const std::optional<Tokenizer>& tokenizer, const std::str
 
 PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
                           const std::string& folder) {
+  PeftModel peft;
+  try {
+    peft = resolve_peft(spec, config);
+  } catch (const Error& e) {
+    if (folder.empty()) throw;
+    fail(e.code(), e.expected(), fmt::format("{} in {}/{}", e.found(), folder, kAdapterConfig),
+         "the model folder that the adapter was trained on");
+  }
   if (const AdapterMethod& method = adapter_method(config.method);
       folder.empty() && !method.of_peft)
     tell(stderr,
@@ -249,14 +257,6 @@ PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
          "Note: PEFT has no {} for modules of this model, which are Conv1D: the adapter is Snug's "
          "alone, or the model's once it is merged.\n",
          method.title);
-  PeftModel peft;
-  try {
-    peft = resolve_peft(spec, config);
-  } catch (const Error& e) {
-    if (folder.empty()) throw;
-    fail(e.code(), e.expected(), fmt::format("{} in {}/{}", e.found(), folder, kAdapterConfig),
-         "the model folder that the adapter was trained on");
-  }
   if (!folder.empty()) check_form(peft, config, folder);
   return peft;
 }

@@ -189,11 +189,11 @@ std::vector<BadRow> bad_weights() {
       {"dtype of integers",
        {"...", "model=@m"},
        unsupported("weights of dtype F64, F32, F16 or BF16",
-                   "transformer.wte.weight of dtype I8 in @m", "convert the weights first"),
+                   "transformer.wte.weight of dtype I32 in @m", "convert the weights first"),
        {copy("run/final", "m"),
-        file("m/model.safetensors", safetensors("{\"transformer.wte.weight\":{\"dtype\":\"I8\","
-                                                "\"shape\":[300,32],\"data_offsets\":[0,9600]}}",
-                                                9600))}},
+        file("m/model.safetensors", safetensors("{\"transformer.wte.weight\":{\"dtype\":\"I32\","
+                                                "\"shape\":[300,32],\"data_offsets\":[0,38400]}}",
+                                                38400))}},
       {"wider model",
        {"...", "model=@m"},
        data("transformer.wte.weight of shape (300,48) in @m", "(300,32)",
