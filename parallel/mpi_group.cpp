@@ -8,9 +8,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
 
 #include "engine/core/error.h"
+#include "engine/device/processors.h"
 #include "engine/memory/context.h"
 #include "parallel/mpi_transport.h"
 
@@ -22,8 +22,7 @@ enum MessageTag { kNoteTag = 1, kSignalTag, kTensorTag };
 // Of the machine and of its process numbers, which a container may have of its own.
 std::array<char, 96> machine() {
   std::array<char, 96> text{};
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  in.read(text.data(), 48);
+  boot_id().copy(text.data(), 47);
   if (readlink("/proc/self/ns/pid", text.data() + 48, 47) < 0) text[48] = '?';
   return text;
 }

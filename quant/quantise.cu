@@ -47,15 +47,6 @@ __device__ inline int drawn(const BlockBook& book, int nearest_one, float v, flo
   return u * gap < v - at ? lower + 1 : lower;
 }
 
-template <class T>
-__device__ T warp_largest(T v, SIMT_WHERE) {
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    const T other = shuffle_xor(v, distance, kAllLanes, where.part(distance));
-    v = other > v ? other : v;
-  }
-  return v;
-}
-
 // Numbers of stochastic rounding; negative without.
 struct Draw {
   uint32_t k0, k1;

@@ -181,4 +181,11 @@ double seconds_since_start() {
       0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - began);
 }
 
+std::string boot_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(in, text);
+  return text;
+}
+
 }  // namespace snug

@@ -43,6 +43,9 @@ std::string processor_name(const std::string& root = "");
 // The smallest quota along the group's path, in processors; 0: none. `file` gets where it is.
 double cgroup_quota(const std::string& root, std::string* file);
 
+// Of the machine since it was started: /proc/sys/kernel/random/boot_id; empty if the system does not say.
+std::string boot_id();
+
 // Processor time this process has used, all threads, and its largest resident size (VmHWM).
 double process_cpu_seconds();
 int64_t process_peak_bytes();

@@ -24,6 +24,16 @@ __device__ inline float warp_min(float v, SIMT_WHERE) {
   return -warp_max(-v, where);
 }
 
+// The same of whole numbers.
+template <class T>
+__device__ T warp_largest(T v, SIMT_WHERE) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    const T other = shuffle_xor(v, distance, kAllLanes, where.part(distance));
+    v = other > v ? other : v;
+  }
+  return v;
+}
+
 // Over each `group` of neighbouring lanes, a power of two. `lanes`: those that call, whole groups.
 template <class T>
 __device__ T group_sum(T v, int group, uint32_t lanes = kAllLanes, SIMT_WHERE) {

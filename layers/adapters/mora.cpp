@@ -23,6 +23,7 @@
 
 #include "engine/blas/matmul.h"
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "engine/kernels/kernels.h"
 #include "layers/adapters/input_dropout.h"
 #include "layers/adapters/rows.h"
@@ -48,10 +49,6 @@ int64_t largest_rank(int64_t in, int64_t out, int64_t most, bool turned) {
   return r;
 }
 
-int64_t ceil_of(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // What M reads of x.
 struct Squeeze {
   int64_t s = 0, groups = 1;
@@ -73,7 +70,7 @@ struct Squeeze {
 Squeeze squeeze_of(int64_t in, const AdapterPiece& piece, bool turned) {
   Squeeze q{side_of(in, piece.rows, piece.rank, turned), 1, in, turned};
   if (!turned) return q;
-  q.groups = std::min(ceil_of(in, q.s), ceil_of(piece.rows, q.s));
+  q.groups = std::min(ceil_div(in, q.s), ceil_div(piece.rows, q.s));
   q.in = std::min(in, q.width());
   return q;
 }
@@ -246,7 +243,7 @@ class Mora : public AdapterKind {
       return j < half ? at(j) * std::cos(angle) + at(j + half) * std::sin(angle)
                       : at(j) * std::cos(angle) - at(j - half) * std::sin(angle);
     };
-    const int64_t padded = q.turned ? q.width() : ceil_of(layer.in, q.s) * q.s;
+    const int64_t padded = q.turned ? q.width() : ceil_div(layer.in, q.s) * q.s;
     MergedModule made;
     made.added.resize(static_cast<size_t>(piece.rows * layer.in));
     std::vector<double> sums(static_cast<size_t>(layer.in));

@@ -1,6 +1,7 @@
 #include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/dot.h"
+#include "engine/simt/reduce.h"
 #include "engine/simt/simt.h"
 #include "layers/ops/int8_linear_simt.h"
 #include "layers/ops/int8_row.h"
@@ -9,14 +10,6 @@ namespace snug {
 namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
-
-__device__ uint32_t warp_largest(uint32_t v) {
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
-    const uint32_t other = shuffle_xor(v, mask);
-    v = other > v ? other : v;
-  }
-  return v;
-}
 
 struct Int8Rows {
   uint8_t* codes;

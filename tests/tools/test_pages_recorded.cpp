@@ -12,6 +12,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "engine/io/fingerprint.h"
 #include "tests/support/folders.h"
 #include "tests/tools/test_report_schedule.h"
 #include "tools/report/report.h"
@@ -93,12 +94,6 @@ std::vector<Page> pages() {
           {"trace", trace_text(plan, predicted_trace(plan))}};
 }
 
-uint32_t sum_of(std::string_view text) {  // FNV-1a
-  uint32_t h = 2166136261u;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 16777619u;
-  return h;
-}
-
 // Where a piece begins: at what a reader would name, or every so many bytes of what has no such marks.
 constexpr const char* kMarks[] = {"<h2",     "<h3", "<svg",   "<table", "<figure",
                                   "<script", "<p",  "<style", "<path"};
@@ -120,7 +115,7 @@ std::string line_of(const std::string& piece) {
   std::string first = piece.substr(0, 60);
   std::replace(first.begin(), first.end(), '\n', ' ');
   while (!first.empty() && static_cast<unsigned char>(first.back()) >= 0x80) first.pop_back();
-  return fmt::format("{} {:08x} {}", piece.size(), sum_of(piece), first);
+  return fmt::format("{} {} {}", piece.size(), fingerprint_text(fingerprint(piece)), first);
 }
 
 TEST(RecordedPages, AreAsTheyWere) {

@@ -183,6 +183,11 @@ std::vector<Key> adapter_keys() {
   return keys;
 }
 
+bool is_base_form_key(std::string_view name) {
+  return name.starts_with("load_in_") || name.starts_with("bnb_4bit_") ||
+         name.starts_with("llm_int8_");
+}
+
 void check_adapter_keys(const RunConfig& c, Complaints& complaints) {
   const AdapterMethod* const method = c.peft.empty() ? nullptr : find_peft_word(c.peft);
   for (const Key& key : config_keys()) {

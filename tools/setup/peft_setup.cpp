@@ -11,6 +11,7 @@
 #include "layers/adapters/kinds.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/front_tokens.h"
+#include "tools/config/adapter_keys.h"
 #include "tools/config/keys.h"
 #include "tools/config/patterns.h"
 #include "tools/session/tell.h"
@@ -116,8 +117,7 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     for (const Key& of : config_keys()) {
       const std::string key(of.name);
       if (of.section == "adapters" && key != "peft" && key != "adapter" && key != "lora_dropout" &&
-          key != "load_in_4bit" && !key.starts_with("bnb_4bit_") && key != "load_in_8bit" &&
-          key != "llm_int8_threshold" && config.is_set(key))
+          !is_base_form_key(key) && config.is_set(key))
         fail(
             ErrorCode::usage,
             fmt::format("{} as {} has it: an adapter goes on in its own form", key, config.adapter),

@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,10 +47,7 @@ RankRoom share_machine(Group& group, int local_rank, int local_size) {
     std::array<uint64_t, 56> cpus{};  // as far as numbers of them go
   } mine;
   static_assert(sizeof(Mine) <= Group::kMostExchanged);
-  std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(boot, text);
-  mine.machine = fingerprint(text);
+  mine.machine = fingerprint(boot_id());
   mine.local_size = local_size;
   const Processors p = find_processors();
   const auto bit = [](const Mine& m, int cpu) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/device/processors.h"
 #include "engine/device/worker_thread.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
@@ -98,10 +99,7 @@ void RunRanks::check_devices(const std::string& device) {
     uint64_t machine = 0;
     char host[64] = {}, device[64] = {};
   } mine;
-  std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(boot, text);
-  mine.machine = fingerprint(text);
+  mine.machine = fingerprint(boot_id());
   if (gethostname(mine.host, sizeof mine.host - 1) != 0) std::strcpy(mine.host, "?");
   device.copy(mine.device, sizeof mine.device - 1);
   std::vector<Own> all(static_cast<size_t>(size()));

@@ -110,44 +110,6 @@ std::string gguf(uint64_t tensors, uint64_t keys, const std::string& rest) {
 
 namespace {
 
-// The words of a line, as bad_input.h has it.
-std::vector<std::string> words_of(const std::string& line) {
-  std::vector<std::string> words;
-  for (size_t at = 0; at < line.size();) {
-    if (line[at] == ' ') {
-      ++at;
-      continue;
-    }
-    std::string word;
-    if (line[at] != '"') {
-      const size_t end = std::min(line.find(' ', at), line.size());
-      word = line.substr(at, end - at);
-      at = end;
-    } else {
-      for (++at; at < line.size() && line[at] != '"'; ++at) {
-        if (line[at] != '\\') {
-          word += line[at];
-          continue;
-        }
-        const char kind = line.at(++at);
-        if (kind == 'x') {
-          word += static_cast<char>(std::stoi(line.substr(at + 1, 2), nullptr, 16));
-          at += 2;
-        } else {
-          constexpr std::string_view kNames = "ntr\"\\", kMeant = "\n\t\r\"\\";
-          const size_t which = kNames.find(kind);
-          if (which == std::string_view::npos)
-            throw std::runtime_error("a backslash before something else: " + line);
-          word += kMeant[which];
-        }
-      }
-      if (at++ >= line.size()) throw std::runtime_error("a word without its end: " + line);
-    }
-    words.push_back(word);
-  }
-  return words;
-}
-
 std::string repeated(const std::string& before, const std::string& piece,
                      const std::string& count) {
   std::string all = before;

@@ -76,12 +76,6 @@ void PrintTo(const Area& area, std::ostream* out) {
   *out << area.name;
 }
 
-std::string expanded(const Workspace& w, std::string text) {
-  for (size_t at = 0; (at = text.find('@', at)) != std::string::npos;)
-    text.replace(at, 1, w.path(""));
-  return text;
-}
-
 std::vector<std::string> expanded(const Workspace& w, const std::vector<std::string>& words,
                                   bool encoder) {
   std::vector<std::string> out;

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <ostream>
 #include <regex>
 #include <span>
 #include <sstream>
 
+#include "engine/io/fingerprint.h"
 #include "tests/support/folders.h"
 #include "tests/tools/e2e/workspace.h"
 
@@ -46,28 +46,6 @@ std::vector<Recorded> rows_of(const std::string& area) {
   return rows;
 }
 
-std::vector<std::string> words_of(const Workspace& w, const std::string& command) {
-  std::vector<std::string> words;
-  std::string word;
-  bool quoted = false, any = false;
-  for (const char c : command + " ") {
-    if (c == '"') {
-      quoted = !quoted;
-      any = true;
-    } else if (c == ' ' && !quoted) {
-      if (any || !word.empty()) words.push_back(word);
-      word.clear();
-      any = false;
-    } else {
-      word += c == '@' ? w.path("") : std::string(1, c);
-    }
-  }
-  for (std::string& one : words)
-    for (const std::string slashes = w.path("") + "/"; one.find(slashes) != std::string::npos;)
-      one.replace(one.find(slashes), slashes.size(), w.path(""));
-  return words;
-}
-
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
     text.replace(at, what.size(), by);
@@ -99,17 +77,12 @@ Json rounded(const Json& value) {
   return all;
 }
 
-uint32_t sum_of(const std::string& text) {  // FNV-1a
-  uint32_t h = 2166136261u;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 16777619u;
-  return h;
-}
-
 // A line for each value, objects within objects by their paths.
 void tell(const Json& value, const std::string& path, std::vector<std::string>& lines) {
   const std::string key = path.substr(path.rfind('.') + 1);
   if (among(kLong, key) && !value.is_null()) {
-    lines.push_back(fmt::format("{}: {} of sum {:08x}", path, value.size(), sum_of(value.dump())));
+    lines.push_back(fmt::format("{}: {} of sum {}", path, value.size(),
+                                fingerprint_text(fingerprint(value.dump()))));
   } else if (value.is_array() && path.empty()) {
     for (size_t i = 0; i < value.size(); ++i) tell(value[i], fmt::format("{}", i), lines);
   } else if (value.is_object() && path.find('.') == std::string::npos) {
@@ -146,7 +119,9 @@ std::vector<std::string> masked(const Workspace& w, const std::string& text, boo
 // What a command says; JSON as what is not as in `usual`, which the first of a file becomes.
 std::vector<std::string> said_by(const Workspace& w, const std::string& command,
                                  std::vector<std::string>& usual) {
-  const Outcome outcome = run(words_of(w, command));
+  std::vector<std::string> words = words_of(command);
+  for (std::string& word : words) word = expanded(w, word);
+  const Outcome outcome = run(words);
   const bool ran = !command.starts_with("plan ") && !command.starts_with("explain ");
   std::vector<std::string> lines;
   if (outcome.out.starts_with("{") || outcome.out.starts_with("[")) {

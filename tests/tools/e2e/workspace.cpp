@@ -10,6 +10,8 @@
 #include <iterator>
 #include <random>
 #include <sstream>
+#include <stdexcept>
+#include <string_view>
 
 namespace snug::e2e {
 
@@ -176,6 +178,49 @@ void expect_planned_is_measured(const Workspace& w, const std::string& name) {
   if (no_allocations() == Json(0)) {
     EXPECT_LE(memory["measured_runtime_bytes"], memory["planned_runtime_bytes"]);
   }
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at < line.size();) {
+    if (line[at] == ' ') {
+      ++at;
+      continue;
+    }
+    std::string word;
+    if (line[at] != '"') {
+      const size_t end = std::min(line.find(' ', at), line.size());
+      word = line.substr(at, end - at);
+      at = end;
+    } else {
+      for (++at; at < line.size() && line[at] != '"'; ++at) {
+        if (line[at] != '\\') {
+          word += line[at];
+          continue;
+        }
+        const char kind = line.at(++at);
+        if (kind == 'x') {
+          word += static_cast<char>(std::stoi(line.substr(at + 1, 2), nullptr, 16));
+          at += 2;
+        } else {
+          constexpr std::string_view kNames = "ntr\"\\", kMeant = "\n\t\r\"\\";
+          const size_t which = kNames.find(kind);
+          if (which == std::string_view::npos)
+            throw std::runtime_error("a backslash before something else: " + line);
+          word += kMeant[which];
+        }
+      }
+      if (at++ >= line.size()) throw std::runtime_error("a word without its end: " + line);
+    }
+    words.push_back(word);
+  }
+  return words;
+}
+
+std::string expanded(const Workspace& w, std::string text) {
+  for (size_t at = 0; (at = text.find('@', at)) != std::string::npos;)
+    text.replace(at, 1, w.path(""));
+  return text;
 }
 
 }  // namespace snug::e2e

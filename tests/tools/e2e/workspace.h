@@ -57,6 +57,11 @@ class Workspace {
   std::string folder_;
 };
 
+// The words of a line of a table: one with spaces stands in quotes, with \n \t \r \" \\ and \x7f.
+std::vector<std::string> words_of(const std::string& line);
+// `text` with the workspace in place of every @.
+std::string expanded(const Workspace& w, std::string text);
+
 // `allocations_after_start` of a run that made none: a sanitizer brings its own malloc, and then
 // nothing is counted.
 inline Json no_allocations() {
