@@ -164,14 +164,28 @@ void write_atomic(const std::string& path, std::string_view bytes) {
   file.commit();
 }
 
-void sync_folder(const std::string& folder) {
+namespace {
+
+// Whose names sync_opened() makes durable; below 0 where it may not be read, which files may be made
+// in all the same.
+int open_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0 && errno == EACCES) return;  // files may be made in it, and it may not be read
-  if (fd < 0) fail_write(folder, errno);
+  if (fd < 0 && errno != EACCES) fail_write(folder, errno);
+  return fd;
+}
+
+void sync_opened(int fd, const std::string& folder) {
+  if (fd < 0) return;
   const int rc = ::fsync(fd);
   const int code = errno;
   ::close(fd);
   if (rc != 0 && code != EINVAL && code != ENOTSUP && code != EROFS) fail_write(folder, code);
+}
+
+}  // namespace
+
+void sync_folder(const std::string& folder) {
+  sync_opened(open_folder(folder), folder);
 }
 
 bool file_exists(const std::string& path) {
@@ -276,15 +290,18 @@ void AtomicFile::write_at(int64_t offset, const void* data, int64_t bytes) {
 void AtomicFile::commit() {
   require(fd_ >= 0, "one commit()");
   if (::fsync(fd_) != 0 && errno != EINVAL) fail_write(path_, errno);
+  // Opened before the file has its name: who waits for that may rename the folder at once.
+  const int folder = straight_ ? -1 : open_folder(folder_);
   // close() reports late write errors on network file systems; the descriptor is gone either way.
   const int rc = ::close(std::exchange(fd_, -1));
   int code = rc == 0 ? 0 : errno;
   if (code == 0 && !straight_ && ::rename(temporary_.c_str(), target_.c_str()) != 0) code = errno;
   if (code != 0) {
     if (!straight_) ::unlink(temporary_.c_str());
+    if (folder >= 0) ::close(folder);
     fail_write(path_, code);
   }
-  if (!straight_) sync_folder(folder_);
+  sync_opened(folder, folder_);
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,16 @@
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
 #include "tests/engine/io/temp_folder.h"
+
+// What another process does right behind the next rename() of this one.
+static std::function<void()> behind_rename;
+
+// The program's own, in the place of the C library's.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  const int rc = ::renameat(AT_FDCWD, from, AT_FDCWD, to);
+  if (const auto then = std::exchange(behind_rename, nullptr)) then();
+  return rc;
+}
 
 namespace snug {
 namespace {
@@ -151,6 +162,17 @@ TEST(Files, AFileByItsNumberIsWrittenOnFromWhereItStands) {
        {tmp / "log", tmp / "absent", std::string("/dev/null"), std::string("1"),
         std::string("/proc/self/fd/x"), std::string("/proc/self/fd/")})
     EXPECT_FALSE(is_file_number(path)) << path;
+}
+
+// As rank 0 does with a checkpoint as soon as the last file of another rank is there.
+TEST(Files, AFolderMayBeRenamedAsSoonAsTheFileIsThere) {
+  const TempFolder tmp;
+  const std::string before = tmp / "before", after = tmp / "after";
+  ASSERT_TRUE(std::filesystem::create_directory(before));
+  behind_rename = [&] { std::filesystem::rename(before, after); };
+  EXPECT_NO_THROW(write_atomic(before + "/x", "1"));
+  EXPECT_FALSE(behind_rename) << "a file gets its name by rename()";
+  EXPECT_EQ(read_file(after + "/x"), "1");
 }
 
 TEST(Files, AMappingOutlivesTheReplacedFile) {
