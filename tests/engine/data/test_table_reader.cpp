@@ -195,7 +195,7 @@ TEST_F(Table, AgreesWithOneThatReadsItWhole) {
   std::mt19937_64 rng(5);
   const std::string parts[] = {"a", "b", "\"", "\"", ",", ",", "\n", "\r\n", "\r", "\t", "\"\""};
   int read_whole = 0, refused = 0;
-  for (int trial = 0; trial < 6000; ++trial) {
+  for (int trial = 0; trial < 2500; ++trial) {
     std::string text = rng() % 3 == 0 ? "" : "x,y\n";
     const bool quotes = rng() % 4 != 0;
     for (uint64_t i = 0, n = rng() % 14; i < n; ++i) text += parts[rng() % std::size(parts)];
@@ -228,8 +228,8 @@ TEST_F(Table, AgreesWithOneThatReadsItWhole) {
       ++refused;
     }
   }
-  EXPECT_GT(read_whole, 1000);
-  EXPECT_GT(refused, 500);
+  EXPECT_GT(read_whole, 500);
+  EXPECT_GT(refused, 300);
 }
 
 TEST_F(Table, NoInputCrashes) {

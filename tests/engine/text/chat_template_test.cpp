@@ -142,10 +142,11 @@ TEST(ChatTemplate, EveryUseOfEveryKindIsThatOfJinja2OrRefused) {
     }
   EXPECT_GT(count, 5000);
   const std::string list = source_folder() + "/tests/engine/text/chat_refused.txt";
-  if (std::getenv("SNUG_RECORD") != nullptr)
+  if (std::getenv("SNUG_RECORD") != nullptr) {
     std::ofstream(list) << refused;
-  else
-    EXPECT_EQ(refused, slurp(list));
+    return;
+  }
+  EXPECT_EQ(refused, slurp(list));
 }
 
 constexpr const char* kRow = R"({"messages": [{"role": "user", "content": "hi"}]})";
