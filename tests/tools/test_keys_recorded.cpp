@@ -27,8 +27,10 @@ std::vector<std::string> lines_of_keys() {
     add("also", key.aliases);
     add("choices", key.choices);
     add("refused", key.refused);
-    add("why", key.refused_reason == nullptr ? key.refused_why : "each its own");
-    add("instead", key.refused_advice);
+    if (!key.refused.empty()) {
+      add("why", key.refused_reason == nullptr ? key.refused_why : "each its own");
+      add("instead", key.refused_advice);
+    }
     if (key.kind == KeyKind::integer || key.kind == KeyKind::number ||
         key.kind == KeyKind::patterns)
       line +=

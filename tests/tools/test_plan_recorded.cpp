@@ -105,13 +105,6 @@ std::vector<Case> cases() {
                       r.evaluate = r.save = true;
                       r.settings.target = Place::cuda;
                     }});
-  list.push_back(
-      {"rows in windows", deep, "fp32", test::even_device(1e11, 1e9), [](PlanRequest& r) {
-         r.rows = 20;
-         r.rows_per_window = 5;
-         r.row_tokens = 11.5;
-         r.use_host = false;
-       }});
   return list;
 }
 
@@ -150,7 +143,8 @@ std::string line_of(const Plan& plan) {
 }
 
 std::vector<std::string> lines_of(const Case& c) {
-  const Model model(c.spec, parse_precision(c.precision));
+  const int ranks = c.cost.rates().ranks;
+  const Model model(c.spec, parse_precision(c.precision), {}, {}, ranks);
   PlanRequest r = test::host_request(model, c.cost, 32, 8);
   r.runtime_bytes = 1 << 20;
   c.set(r);
