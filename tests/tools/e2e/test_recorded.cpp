@@ -72,11 +72,19 @@ bool among(std::span<const char* const> list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-// What a clock or the system says, in files of a run.
+// What a clock or the system says, in files of a run, and what kernels of an instruction set need.
 bool is_measured(std::string_view key) {
-  constexpr const char* kMeasured[] = {
-      "time",    "seconds",        "tokens_per_second",       "eval_runtime",          "began",
-      "machine", "memory_samples", "allocations_after_start", "transient_allocations", "plan_hash"};
+  constexpr const char* kMeasured[] = {"engine_bytes",
+                                       "time",
+                                       "seconds",
+                                       "tokens_per_second",
+                                       "eval_runtime",
+                                       "began",
+                                       "machine",
+                                       "memory_samples",
+                                       "allocations_after_start",
+                                       "transient_allocations",
+                                       "plan_hash"};
   return among(kMeasured, key) || key.ends_with("_seconds") || key.ends_with("_per_second") ||
          key.ends_with("_runtime_bytes") || key.ends_with("_preparing_bytes");
 }
@@ -140,7 +148,7 @@ std::vector<std::string> masked(const Workspace& w, const std::string& text, boo
   static const std::regex kPlanned(R"(planned in [0-9.]+ s|hash [0-9a-f]{16})"),
       kTimes(R"([0-9.]+ (ms|s|min|h|tokens/s|[GMT]B/s|[GT]FLOP/s)\b|[0-9.]+s\b)"),
       kSets("avx512_bf16|avx512|avx2|amx"), kSpaces(" {2,}"),
-      kMeasured("((_seconds:|_state[.]json|COMPLETE) +)[0-9.e-]+"),
+      kMeasured("((_seconds:|_state[.]json|COMPLETE|predicted #,) +)[0-9.e-]+"),
       kOfIts(
           R"( *(started in|planned = measured|memory reserved|host memory reserved|predicted [0-9#]|#, #|runtime |total |minimum |budget |Warning: .*this process may use at once).*)");
   std::string said = std::regex_replace(replaced(text, w.path(""), "@"), kPlanned, "#");
