@@ -1,7 +1,8 @@
-#pragma once
 // File systems of this machine: what is mounted where, and the bytes that a folder's has free.
 // Source    mountinfo(5): ID parent major:minor ROOT MOUNTPOINT options [tags] - TYPE source
 //           SUPEROPTIONS; statvfs(3).
+#pragma once
+
 #include <cstdint>
 #include <optional>
 #include <string>

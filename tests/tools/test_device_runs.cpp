@@ -237,6 +237,16 @@ TEST(ComputesOn, RuntimeBytesFollowTheChoiceOfAttention) {
   EXPECT_TRUE(r.runtime_measured);
 }
 
+// Of what a checkpoint or a plan then says.
+TEST(ComputesOn, WhatComputesIsNotNotedToBeFaster) {
+  PlanRequest r;
+  r.attention_note = "cuDNN was measured 2.00 times as fast";
+  choose_attention(r, false);
+  EXPECT_EQ(r.attention_note, "cuDNN was measured 2.00 times as fast");
+  choose_attention(r, true);
+  EXPECT_EQ(r.attention_note, "");
+}
+
 // Who asked for cuDNN gets the bytes that its library takes, and the budget below them is refused.
 TEST(ComputesOn, AskingForCudnnTakesItsBytes) {
   const Model model(test::tiny_spec({}), parse_precision("bf16"));

@@ -10,6 +10,7 @@ void choose_attention(PlanRequest& r, bool cudnn) {
   // A calibration's runtime bytes are those of a run without cuDNN, so what that takes is assumed.
   constexpr int64_t kCudnn = int64_t{256} << 20;
   r.settings.cudnn = cudnn;
+  if (cudnn) r.attention_note.clear();
   if constexpr (kCudaBuilt)
     if (r.computes_on.defined()) {
       const std::string version = cudnn ? cudnn_version() : "";

@@ -384,7 +384,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"categories", categories},
       {"decisions", decisions_json(plan)},
       {"computes_on", computes_on_json(plan.computes_on)},
-      {"attention_note",
+      {"attention_choice",
        plan.attention_note.empty() ? nlohmann::json() : nlohmann::json(plan.attention_note)},
       {"runtime_calibrated", plan.runtime_calibrated},
       {"sentence", plan_sentence(plan)},

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include "engine/core/error.h"
@@ -179,6 +180,9 @@ RunRanks::Step RunRanks::agree(const Step& mine) {
   }
   return step;
 }
+
+static_assert(std::is_trivially_copyable_v<PreferenceSums> &&
+              sizeof(PreferenceSums) <= Group::kMostExchanged);
 
 PreferenceSums RunRanks::sum(const PreferenceSums& mine) {
   PreferenceSums all[kMostRanks], sums;
