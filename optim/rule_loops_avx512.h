@@ -1,0 +1,101 @@
+// A rule over states in codes, in AVX-512 with VBMI whatever the flags of the build: called only where
+// the CPU has both. Included by one file, after its other headers.
+//
+// Why in one pass: alone, decoding and encoding wait for no memory, and the rule for its roots and
+// for what it reads. 64 elements of a block go to floats, through the rule, and beside them 64 of the
+// block before, whose scale is known by then, to codes: each has work while another waits.
+#pragma once
+
+#if !defined(__clang__)
+// GCC 12's own intrinsics leave operands undefined on purpose and then warn about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include "optim/rule_loops.h"
+#include "quant/block.h"
+#include "quant/map_lines.h"
+
+#if defined(__clang__)
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prefer-vector-width=512")
+#endif
+
+namespace snug {
+namespace {
+
+#include "quant/map_avx512.h"
+
+// Of the elements after the next two blocks, before they are asked for: measured, half as long as
+// without on one thread that reads from memory.
+inline void read_ahead(const ElementBlock& b, const CodedStates& states, int count, int64_t at) {
+  constexpr int64_t kAhead = 512, kLine = 16;
+  const auto ahead = [](const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); };
+  for (int64_t i = at + kAhead; i < at + kAhead + 64; i += kLine) {
+    ahead(b.parameter + i);
+    ahead(b.gradient + i);
+  }
+  for (int k = 0; k < count; ++k) ahead(states[static_cast<size_t>(k)].codes + at + kAhead);
+}
+
+// n: whole blocks.
+template <class Rule>
+void run_rule_in_codes(const Rule& rule, const ElementStep& numbers, const ElementBlock& b,
+                       const CodedStates& states) {
+  constexpr int kStates = Rule::kStates;
+  constexpr int64_t kBlock = 256, kGroup = 64;
+  const typename Rule::Step step = rule.step(numbers);
+  alignas(64) float room[2][kStates][kBlock];
+  BlockScale scales[kStates];
+  const auto encode = [&](int64_t begin, int64_t at) __attribute__((always_inline)) {
+    for (int k = 0; k < kStates; ++k) {
+      const CodedState& s = states[static_cast<size_t>(k)];
+      const float* x = room[begin / kBlock % 2][k] + at;
+      uint8_t* codes = s.codes + begin + at;
+      if (!is_finite(scales[k].scale))
+        encode_piece(*s.codec, *s.lines->book, scales[k], x, kGroup, codes, nullptr);
+      else
+        MapEncoder(*s.lines).encode64(x, _mm512_set1_ps(scales[k].factor), codes);
+    }
+  };
+  for (int64_t begin = 0; begin < b.n; begin += kBlock) {
+    auto& now = room[begin / kBlock % 2];
+    __m512i largest[kStates];
+    for (int k = 0; k < kStates; ++k) largest[k] = _mm512_setzero_si512();
+    for (int64_t at = 0; at < kBlock; at += kGroup) {
+      read_ahead(b, states, kStates, begin + at);
+      ElementBlock group{kGroup, b.parameter + begin + at, b.gradient + begin + at, {}};
+      for (int k = 0; k < kStates; ++k) {
+        const CodedState& s = states[static_cast<size_t>(k)];
+        MapDecoder(*s.lines).decode64(s.codes + begin + at,
+                                      _mm512_set1_ps(s.scales[begin / kBlock]), now[k] + at);
+        group.states[static_cast<size_t>(k)] = now[k] + at;
+      }
+      run_rule(rule, step, numbers.gradient_factor, group);
+      for (int k = 0; k < kStates; ++k)
+        for (int64_t i = at; i < at + kGroup; i += 16)
+          largest[k] = larger_magnitude(largest[k], now[k] + i);
+      if (begin > 0) encode(begin - kBlock, at);
+    }
+    for (int k = 0; k < kStates; ++k) {
+      BlockExtremes extremes;
+      extremes.largest = _mm512_reduce_max_epu32(largest[k]);
+      scales[k] = scale_of(ScaleRule::absmax, 1, extremes);
+      states[static_cast<size_t>(k)].scales[begin / kBlock] = scales[k].scale;
+    }
+  }
+  for (int64_t at = 0; at < kBlock; at += kGroup) encode(b.n - kBlock, at);
+}
+
+}  // namespace
+}  // namespace snug
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif

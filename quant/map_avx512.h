@@ -1,0 +1,109 @@
+// Blocks in codes of a book of lines (quant/map_lines.h), 64 elements at a time in registers. Read by
+// files compiled for AVX-512 alone, inside of their unnamed namespace and behind their switch, as
+// engine/kernels/wide_avx512.h is. MapDecoder needs VBMI too.
+
+// Codes of 64 elements times `factor`; all are finite.
+struct MapEncoder {
+  const MapLines& lines;
+  __m512i end[2], first[2], near, middle, upper, order;
+  __m512 slope, offset, last;
+
+  explicit MapEncoder(const MapLines& l) : lines(l) {
+    for (int k = 0; k < 2; ++k) {
+      end[k] = _mm512_load_si512(l.ends + 16 * k);
+      first[k] = _mm512_load_si512(l.first + 16 * k);
+    }
+    near = _mm512_set1_epi32(0xffff & ~(2 * l.window - 1));
+    middle = _mm512_set1_epi32(l.middle);
+    alignas(64) uint16_t odd[32];
+    for (int k = 0; k < 32; ++k) odd[k] = static_cast<uint16_t>(2 * k + 1);
+    upper = _mm512_load_si512(odd);
+    order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    slope = _mm512_load_ps(l.slope);
+    offset = _mm512_load_ps(l.offset);
+    last = _mm512_load_ps(l.last);
+  }
+
+  // The entry, and below it what tells whether to ask the book.
+  template <bool kSigned>
+  __m512i steps(const float* x, __m512 factor) const {
+    const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x), factor);
+    const __m512 least = _mm512_set1_ps(MapLines::kLeast);
+    constexpr int kLargerMagnitude = 0b1011;
+    const __m512 a =
+        kSigned ? _mm512_range_ps(v, least, kLargerMagnitude) : _mm512_max_ps(v, least);
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i octave = _mm512_srli_epi32(_mm512_castps_si512(a), 23);
+    const __m512i key = kSigned ? _mm512_rol_epi32(bits, 1) : _mm512_castps_si512(a);
+    const __mmask16 above =
+        _mm512_cmpgt_epu32_mask(key, _mm512_permutex2var_epi32(end[0], octave, end[1]));
+    const __m512i from = _mm512_permutex2var_epi32(first[0], octave, first[1]);
+    const __m512i line = _mm512_mask_add_epi32(from, above, from, _mm512_set1_epi32(1));
+    const __m512 t = _mm512_min_ps(
+        _mm512_fmadd_ps(a, _mm512_permutexvar_ps(line, slope), _mm512_permutexvar_ps(line, offset)),
+        _mm512_permutexvar_ps(line, last));
+    if constexpr (!kSigned) return _mm512_cvttps_epi32(t);
+    constexpr int kWithSign = 0xf8;  // t | (bits & sign)
+    const __m512i signed_t = _mm512_ternarylogic_epi32(
+        _mm512_castps_si512(t), bits, _mm512_set1_epi32(-0x7fffffff - 1), kWithSign);
+    return _mm512_add_epi32(_mm512_cvttps_epi32(_mm512_castsi512_ps(signed_t)), middle);
+  }
+
+  void encode64(const float* x, __m512 factor, uint8_t* codes) const {
+    if (lines.is_signed)
+      encode64<true>(x, factor, codes);
+    else
+      encode64<false>(x, factor, codes);
+  }
+  template <bool kSigned>
+  void encode64(const float* x, __m512 factor, uint8_t* codes) const {
+    const __m512i u0 = steps<kSigned>(x, factor), u1 = steps<kSigned>(x + 16, factor),
+                  u2 = steps<kSigned>(x + 32, factor), u3 = steps<kSigned>(x + 48, factor);
+    const __m512i bytes = _mm512_packus_epi16(_mm512_permutex2var_epi16(u0, upper, u1),
+                                              _mm512_permutex2var_epi16(u2, upper, u3));
+    _mm512_storeu_si512(codes, _mm512_permutexvar_epi64(order, bytes));
+    const auto ask = [&](__m512i u) { return _mm512_testn_epi32_mask(u, near); };
+    const __mmask16 m0 = ask(u0), m1 = ask(u1), m2 = ask(u2), m3 = ask(u3);
+    if (__builtin_expect((m0 | m1 | m2 | m3) != 0, 0))
+      search_entries(*lines.book,
+                     static_cast<uint64_t>(m0) | static_cast<uint64_t>(m1) << 16 |
+                         static_cast<uint64_t>(m2) << 32 | static_cast<uint64_t>(m3) << 48,
+                     x, _mm512_cvtss_f32(factor), codes);
+  }
+};
+
+// 64 values times `factor`. A book has 256, of which a register picks 128 bytes at once.
+struct MapDecoder {
+  const MapLines& lines;
+  __m512i turned;
+
+  explicit MapDecoder(const MapLines& l)
+      : lines(l), turned(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)) {}
+
+  __m512i bytes(int plane, __m512i code, __mmask64 upper) const {
+    const uint8_t* of = lines.planes[plane];
+    const auto table = [of](int k) { return _mm512_load_si512(of + 64 * k); };
+    return _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table(0), code, table(1)),
+                                  _mm512_permutex2var_epi8(table(2), code, table(3)));
+  }
+  void decode64(const uint8_t* codes, __m512 factor, float* y) const {
+    const __m512i code = _mm512_permutexvar_epi32(turned, _mm512_loadu_si512(codes));
+    const __mmask64 upper = _mm512_movepi8_mask(code);
+    const __m512i b0 = bytes(0, code, upper), b1 = bytes(1, code, upper),
+                  b2 = bytes(2, code, upper), b3 = bytes(3, code, upper);
+    const __m512i low[2] = {_mm512_unpacklo_epi8(b0, b1), _mm512_unpackhi_epi8(b0, b1)};
+    const __m512i high[2] = {_mm512_unpacklo_epi8(b2, b3), _mm512_unpackhi_epi8(b2, b3)};
+    for (int k = 0; k < 2; ++k) {
+      const __m512 even = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low[k], high[k]));
+      const __m512 odd = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low[k], high[k]));
+      _mm512_storeu_ps(y + 32 * k, _mm512_mul_ps(even, factor));
+      _mm512_storeu_ps(y + 32 * k + 16, _mm512_mul_ps(odd, factor));
+    }
+  }
+};
+
+// The bits of the largest magnitude of both.
+inline __m512i larger_magnitude(__m512i largest, const float* x) {
+  return _mm512_max_epu32(largest,
+                          _mm512_and_si512(_mm512_loadu_si512(x), _mm512_set1_epi32(0x7fffffff)));
+}
