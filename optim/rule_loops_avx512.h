@@ -44,22 +44,46 @@ inline void read_ahead(const ElementBlock& b, const CodedStates& states, int cou
 
 // n: whole blocks.
 template <class Rule>
-void run_rule_in_codes(const Rule& rule, const ElementStep& numbers, const ElementBlock& b,
+void run_rule_in_codes(const Rule& given, const ElementStep& numbers, const ElementBlock& b,
                        const CodedStates& states) {
   constexpr int kStates = Rule::kStates;
   constexpr int64_t kBlock = 256, kGroup = 64;
+  const Rule rule = given;
+  const float gradient_factor = numbers.gradient_factor;
   const typename Rule::Step step = rule.step(numbers);
   alignas(64) float room[2][kStates][kBlock];
   BlockScale scales[kStates];
+  const auto lines = [&](int k) -> const MapLines& {
+    return *states[static_cast<size_t>(k < kStates ? k : 0)].lines;
+  };
+  static_assert(kMaxStates == 4);
+  // Of this function alone: a byte that is written might be any that is read through a pointer.
+  uint8_t* codes[kStates];
+  float* scales_of[kStates];
+  bool is_signed[kStates], finite[kStates];
+  for (int k = 0; k < kStates; ++k) {
+    codes[k] = states[static_cast<size_t>(k)].codes;
+    scales_of[k] = states[static_cast<size_t>(k)].scales;
+    is_signed[k] = lines(k).is_signed;
+    finite[k] = true;
+  }
+  const MapEncoder encoders[] = {MapEncoder(lines(0)), MapEncoder(lines(1)), MapEncoder(lines(2)),
+                                 MapEncoder(lines(3))};
+  const MapDecoder decoders[] = {MapDecoder(lines(0)), MapDecoder(lines(1)), MapDecoder(lines(2)),
+                                 MapDecoder(lines(3))};
   const auto encode = [&](int64_t begin, int64_t at) __attribute__((always_inline)) {
+#pragma GCC unroll 4
     for (int k = 0; k < kStates; ++k) {
-      const CodedState& s = states[static_cast<size_t>(k)];
       const float* x = room[begin / kBlock % 2][k] + at;
-      uint8_t* codes = s.codes + begin + at;
-      if (!is_finite(scales[k].scale))
-        encode_piece(*s.codec, *s.lines->book, scales[k], x, kGroup, codes, nullptr);
+      uint8_t* to = codes[k] + begin + at;
+      const __m512 factor = _mm512_set1_ps(scales[k].factor);
+      if (!finite[k])
+        encode_piece(*states[static_cast<size_t>(k)].codec, *lines(k).book, scales[k], x, kGroup,
+                     to, nullptr);
+      else if (is_signed[k])
+        encoders[k].template encode64<true>(x, factor, to);
       else
-        MapEncoder(*s.lines).encode64(x, _mm512_set1_ps(scales[k].factor), codes);
+        encoders[k].template encode64<false>(x, factor, to);
     }
   };
   for (int64_t begin = 0; begin < b.n; begin += kBlock) {
@@ -69,13 +93,14 @@ void run_rule_in_codes(const Rule& rule, const ElementStep& numbers, const Eleme
     for (int64_t at = 0; at < kBlock; at += kGroup) {
       read_ahead(b, states, kStates, begin + at);
       ElementBlock group{kGroup, b.parameter + begin + at, b.gradient + begin + at, {}};
+#pragma GCC unroll 4
       for (int k = 0; k < kStates; ++k) {
-        const CodedState& s = states[static_cast<size_t>(k)];
-        MapDecoder(*s.lines).decode64(s.codes + begin + at,
-                                      _mm512_set1_ps(s.scales[begin / kBlock]), now[k] + at);
+        decoders[k].decode64(codes[k] + begin + at, _mm512_set1_ps(scales_of[k][begin / kBlock]),
+                             now[k] + at);
         group.states[static_cast<size_t>(k)] = now[k] + at;
       }
-      run_rule(rule, step, numbers.gradient_factor, group);
+      run_rule(rule, step, gradient_factor, group);
+#pragma GCC unroll 4
       for (int k = 0; k < kStates; ++k)
         for (int64_t i = at; i < at + kGroup; i += 16)
           largest[k] = larger_magnitude(largest[k], now[k] + i);
@@ -85,7 +110,8 @@ void run_rule_in_codes(const Rule& rule, const ElementStep& numbers, const Eleme
       BlockExtremes extremes;
       extremes.largest = _mm512_reduce_max_epu32(largest[k]);
       scales[k] = scale_of(ScaleRule::absmax, 1, extremes);
-      states[static_cast<size_t>(k)].scales[begin / kBlock] = scales[k].scale;
+      finite[k] = is_finite(scales[k].scale);
+      scales_of[k][begin / kBlock] = scales[k].scale;
     }
   }
   for (int64_t at = 0; at < kBlock; at += kGroup) encode(b.n - kBlock, at);

@@ -62,13 +62,13 @@ struct MapEncoder {
     const __m512i bytes = _mm512_packus_epi16(_mm512_permutex2var_epi16(u0, upper, u1),
                                               _mm512_permutex2var_epi16(u2, upper, u3));
     _mm512_storeu_si512(codes, _mm512_permutexvar_epi64(order, bytes));
-    const auto ask = [&](__m512i u) { return _mm512_testn_epi32_mask(u, near); };
-    const __mmask16 m0 = ask(u0), m1 = ask(u1), m2 = ask(u2), m3 = ask(u3);
-    if (__builtin_expect((m0 | m1 | m2 | m3) != 0, 0))
-      search_entries(*lines.book,
-                     static_cast<uint64_t>(m0) | static_cast<uint64_t>(m1) << 16 |
-                         static_cast<uint64_t>(m2) << 32 | static_cast<uint64_t>(m3) << 48,
-                     x, _mm512_cvtss_f32(factor), codes);
+    const __mmask16 m0 = _mm512_testn_epi32_mask(u0, near), m1 = _mm512_testn_epi32_mask(u1, near),
+                    m2 = _mm512_testn_epi32_mask(u2, near), m3 = _mm512_testn_epi32_mask(u3, near);
+    if (__builtin_expect(_kortestz_mask16_u8(_kor_mask16(m0, m1), _kor_mask16(m2, m3)), 1)) return;
+    search_entries(*lines.book,
+                   static_cast<uint64_t>(m0) | static_cast<uint64_t>(m1) << 16 |
+                       static_cast<uint64_t>(m2) << 32 | static_cast<uint64_t>(m3) << 48,
+                   x, _mm512_cvtss_f32(factor), codes);
   }
 };
 
