@@ -30,8 +30,8 @@ namespace {
 
 #include "quant/map_avx512.h"
 
-// Of the elements after the next two blocks, before they are asked for: measured, half as long as
-// without on one thread that reads from memory.
+// Of the group two blocks on, before it is asked for: of what comes from memory that takes a fifth less
+// time than without, and less than twice or half as far ahead.
 inline void read_ahead(const ElementBlock& b, const CodedStates& states, int count, int64_t at) {
   constexpr int64_t kAhead = 512, kLine = 16;
   const auto ahead = [](const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); };
@@ -60,12 +60,9 @@ void run_rule_in_codes(const Rule& given, const ElementStep& numbers, const Elem
   // Of this function alone: a byte that is written might be any that is read through a pointer.
   uint8_t* codes[kStates];
   float* scales_of[kStates];
-  bool is_signed[kStates], finite[kStates];
   for (int k = 0; k < kStates; ++k) {
     codes[k] = states[static_cast<size_t>(k)].codes;
     scales_of[k] = states[static_cast<size_t>(k)].scales;
-    is_signed[k] = lines(k).is_signed;
-    finite[k] = true;
   }
   const MapEncoder encoders[] = {MapEncoder(lines(0)), MapEncoder(lines(1)), MapEncoder(lines(2)),
                                  MapEncoder(lines(3))};
@@ -73,18 +70,16 @@ void run_rule_in_codes(const Rule& given, const ElementStep& numbers, const Elem
                                  MapDecoder(lines(3))};
   const auto encode = [&](int64_t begin, int64_t at) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int k = 0; k < kStates; ++k) {
-      const float* x = room[begin / kBlock % 2][k] + at;
-      uint8_t* to = codes[k] + begin + at;
-      const __m512 factor = _mm512_set1_ps(scales[k].factor);
-      if (!finite[k])
-        encode_piece(*states[static_cast<size_t>(k)].codec, *lines(k).book, scales[k], x, kGroup,
-                     to, nullptr);
-      else if (is_signed[k])
-        encoders[k].template encode64<true>(x, factor, to);
-      else
-        encoders[k].template encode64<false>(x, factor, to);
-    }
+    for (int k = 0; k < kStates; ++k)
+      encoders[k].encode64(room[begin / kBlock % 2][k] + at, _mm512_set1_ps(scales[k].factor),
+                           codes[k] + begin + at);
+  };
+  // A block that is not finite has no lines: its codes are made anew.
+  const auto look_again = [&](int64_t begin) {
+    for (int k = 0; k < kStates; ++k)
+      if (!is_finite(scales[k].scale))
+        encode_piece(*states[static_cast<size_t>(k)].codec, *lines(k).book, scales[k],
+                     room[begin / kBlock % 2][k], kBlock, codes[k] + begin, nullptr);
   };
   for (int64_t begin = 0; begin < b.n; begin += kBlock) {
     auto& now = room[begin / kBlock % 2];
@@ -106,15 +101,16 @@ void run_rule_in_codes(const Rule& given, const ElementStep& numbers, const Elem
           largest[k] = larger_magnitude(largest[k], now[k] + i);
       if (begin > 0) encode(begin - kBlock, at);
     }
+    if (begin > 0) look_again(begin - kBlock);
     for (int k = 0; k < kStates; ++k) {
       BlockExtremes extremes;
       extremes.largest = _mm512_reduce_max_epu32(largest[k]);
       scales[k] = scale_of(ScaleRule::absmax, 1, extremes);
-      finite[k] = is_finite(scales[k].scale);
       scales_of[k][begin / kBlock] = scales[k].scale;
     }
   }
   for (int64_t at = 0; at < kBlock; at += kGroup) encode(b.n - kBlock, at);
+  look_again(b.n - kBlock);
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
 // Blocks in codes of a book of lines (quant/map_lines.h), 64 elements at a time in registers. Read by
 // files compiled for AVX-512 alone, inside of their unnamed namespace and behind their switch, as
-// engine/kernels/wide_avx512.h is. MapDecoder needs VBMI too.
+// engine/kernels/wide_avx512.h is: the switch has F, BW, DQ, VL and VBMI.
 
 // Codes of 64 elements times `factor`; all are finite.
 struct MapEncoder {
   const MapLines& lines;
   __m512i end[2], first[2], near, middle, upper, order;
   __m512 slope, offset, last;
+  bool is_signed;
 
-  explicit MapEncoder(const MapLines& l) : lines(l) {
+  explicit MapEncoder(const MapLines& l) : lines(l), is_signed(l.is_signed) {
     for (int k = 0; k < 2; ++k) {
       end[k] = _mm512_load_si512(l.ends + 16 * k);
       first[k] = _mm512_load_si512(l.first + 16 * k);
@@ -24,51 +25,57 @@ struct MapEncoder {
     last = _mm512_load_ps(l.last);
   }
 
-  // The entry, and below it what tells whether to ask the book.
-  template <bool kSigned>
-  __m512i steps(const float* x, __m512 factor) const {
-    const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x), factor);
-    const __m512 least = _mm512_set1_ps(MapLines::kLeast);
-    constexpr int kLargerMagnitude = 0b1011;
-    const __m512 a =
-        kSigned ? _mm512_range_ps(v, least, kLargerMagnitude) : _mm512_max_ps(v, least);
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i octave = _mm512_srli_epi32(_mm512_castps_si512(a), 23);
-    const __m512i key = kSigned ? _mm512_rol_epi32(bits, 1) : _mm512_castps_si512(a);
-    const __mmask16 above =
-        _mm512_cmpgt_epu32_mask(key, _mm512_permutex2var_epi32(end[0], octave, end[1]));
-    const __m512i from = _mm512_permutex2var_epi32(first[0], octave, first[1]);
-    const __m512i line = _mm512_mask_add_epi32(from, above, from, _mm512_set1_epi32(1));
-    const __m512 t = _mm512_min_ps(
-        _mm512_fmadd_ps(a, _mm512_permutexvar_ps(line, slope), _mm512_permutexvar_ps(line, offset)),
-        _mm512_permutexvar_ps(line, last));
-    if constexpr (!kSigned) return _mm512_cvttps_epi32(t);
-    constexpr int kWithSign = 0xf8;  // t | (bits & sign)
-    const __m512i signed_t = _mm512_ternarylogic_epi32(
-        _mm512_castps_si512(t), bits, _mm512_set1_epi32(-0x7fffffff - 1), kWithSign);
-    return _mm512_add_epi32(_mm512_cvttps_epi32(_mm512_castsi512_ps(signed_t)), middle);
-  }
-
-  void encode64(const float* x, __m512 factor, uint8_t* codes) const {
-    if (lines.is_signed)
-      encode64<true>(x, factor, codes);
+  [[gnu::always_inline]] void encode64(const float* x, __m512 factor, uint8_t* codes) const {
+    if (is_signed)
+      find<true>(x, factor, codes);
     else
-      encode64<false>(x, factor, codes);
+      find<false>(x, factor, codes);
   }
+  // A stage of all 64 after the other: an operation waits some cycles for the one before, and the
+  // processor looks ahead only so far.
   template <bool kSigned>
-  void encode64(const float* x, __m512 factor, uint8_t* codes) const {
-    const __m512i u0 = steps<kSigned>(x, factor), u1 = steps<kSigned>(x + 16, factor),
-                  u2 = steps<kSigned>(x + 32, factor), u3 = steps<kSigned>(x + 48, factor);
-    const __m512i bytes = _mm512_packus_epi16(_mm512_permutex2var_epi16(u0, upper, u1),
-                                              _mm512_permutex2var_epi16(u2, upper, u3));
+  [[gnu::always_inline]] void find(const float* x, __m512 factor, uint8_t* codes) const {
+    constexpr int kVectors = 4;
+    const __m512 least = _mm512_set1_ps(MapLines::kLeast);
+    __m512 v[kVectors], a[kVectors];
+    __m512i at[kVectors], u[kVectors];
+    __mmask16 above[kVectors];
+// Unrolled, so that all of them are registers.
+#define SNUG_EACH _Pragma("GCC unroll 16") for (int c = 0; c < kVectors; ++c)
+    SNUG_EACH v[c] = _mm512_mul_ps(_mm512_loadu_ps(x + 16 * c), factor);
+    constexpr int kLargerMagnitude = 0b1011;
+    SNUG_EACH a[c] =
+        kSigned ? _mm512_range_ps(v[c], least, kLargerMagnitude) : _mm512_max_ps(v[c], least);
+    SNUG_EACH at[c] = _mm512_srli_epi32(_mm512_castps_si512(a[c]), 23);
+    SNUG_EACH u[c] = _mm512_permutex2var_epi32(end[0], at[c], end[1]);
+    SNUG_EACH at[c] = _mm512_permutex2var_epi32(first[0], at[c], first[1]);
+    SNUG_EACH above[c] = _mm512_cmpgt_epu32_mask(
+        kSigned ? _mm512_rol_epi32(_mm512_castps_si512(v[c]), 1) : _mm512_castps_si512(a[c]), u[c]);
+    SNUG_EACH at[c] = _mm512_mask_add_epi32(at[c], above[c], at[c], _mm512_set1_epi32(1));
+    SNUG_EACH a[c] = _mm512_fmadd_ps(a[c], _mm512_permutexvar_ps(at[c], slope),
+                                     _mm512_permutexvar_ps(at[c], offset));
+    SNUG_EACH a[c] = _mm512_min_ps(a[c], _mm512_permutexvar_ps(at[c], last));
+    if constexpr (kSigned) {
+      constexpr int kWithSign = 0xf8;  // t | (v & sign)
+      SNUG_EACH a[c] = _mm512_castsi512_ps(
+          _mm512_ternarylogic_epi32(_mm512_castps_si512(a[c]), _mm512_castps_si512(v[c]),
+                                    _mm512_set1_epi32(-0x7fffffff - 1), kWithSign));
+    }
+    SNUG_EACH u[c] = _mm512_cvttps_epi32(a[c]);
+    if constexpr (kSigned) SNUG_EACH u[c] = _mm512_add_epi32(u[c], middle);
+    const __m512i bytes = _mm512_packus_epi16(_mm512_permutex2var_epi16(u[0], upper, u[1]),
+                                              _mm512_permutex2var_epi16(u[2], upper, u[3]));
     _mm512_storeu_si512(codes, _mm512_permutexvar_epi64(order, bytes));
-    const __mmask16 m0 = _mm512_testn_epi32_mask(u0, near), m1 = _mm512_testn_epi32_mask(u1, near),
-                    m2 = _mm512_testn_epi32_mask(u2, near), m3 = _mm512_testn_epi32_mask(u3, near);
-    if (__builtin_expect(_kortestz_mask16_u8(_kor_mask16(m0, m1), _kor_mask16(m2, m3)), 1)) return;
-    search_entries(*lines.book,
-                   static_cast<uint64_t>(m0) | static_cast<uint64_t>(m1) << 16 |
-                       static_cast<uint64_t>(m2) << 32 | static_cast<uint64_t>(m3) << 48,
-                   x, _mm512_cvtss_f32(factor), codes);
+    __mmask16 near_bound[kVectors];
+    SNUG_EACH near_bound[c] = _mm512_testn_epi32_mask(u[c], near);
+#undef SNUG_EACH
+    if (__builtin_expect(_kortestz_mask16_u8(_kor_mask16(near_bound[0], near_bound[1]),
+                                             _kor_mask16(near_bound[2], near_bound[3])),
+                         1))
+      return;
+    for (int c = 0; c < kVectors; ++c)
+      search_entries(*lines.book, near_bound[c], x + 16 * c, _mm512_cvtss_f32(factor),
+                     codes + 16 * c);
   }
 };
 
