@@ -157,7 +157,7 @@ void encode_entries(const Codec& codec, const CodeBook& book, const BlockScale& 
   if (codec.rule == ScaleRule::absmax && use_avx512_vbmi() && is_finite(s.scale))
     if (const MapLines* const lines = map_lines(book))
       found = map_entries_avx512(*lines, s.factor, x, n, codes);
-  find_entries(book, levels, codec.rule, s, x + found, n - found, codes + found);
+  if (found < n) find_entries(book, levels, codec.rule, s, x + found, n - found, codes + found);
   if (draw.draws != nullptr)
     for (int64_t i = 0; i < n; ++i)
       codes[i] = static_cast<uint8_t>(drawn_entry(book.sorted, book.size, codes[i],
@@ -182,7 +182,7 @@ void decode_bytes(const CodeBook& book, float scale, float* y, const uint8_t* co
   if (use_avx512_vbmi())
     if (const MapLines* const lines = map_lines(book))
       i = map_values_avx512(*lines, scale, codes, n, y);
-  if (use_avx512()) i += decode_bytes_avx512(book.values, scale, y + i, codes + i, n - i);
+  if (i < n && use_avx512()) i += decode_bytes_avx512(book.values, scale, y + i, codes + i, n - i);
   for (; i + 8 <= n; i += 8) {
     const __m256i code =
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + i)));

@@ -1,6 +1,7 @@
 // Blocks in codes of a book of lines (quant/map_lines.h), 64 elements at a time in registers. Read by
 // files compiled for AVX-512 alone, inside of their unnamed namespace and behind their switch, as
 // engine/kernels/wide_avx512.h is: the switch has F, BW, DQ, VL and VBMI.
+#pragma once
 
 // Codes of 64 elements times `factor`; all are finite.
 struct MapEncoder {
