@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "engine/core/error.h"
+#include "engine/core/isa.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
@@ -18,6 +19,7 @@
 #include "optim/resting.h"
 #include "optim/rule.h"
 #include "optim/update_simt.h"
+#include "quant/map_lines.h"
 
 namespace snug {
 namespace {
@@ -25,6 +27,8 @@ namespace {
 // A chunk is updated in pieces whose arrays stay in the first-level cache, so that the rounded
 // weights cost no second read of the master.
 constexpr int64_t kPiece = 1024;
+// What update_coded() takes at once.
+constexpr int64_t kCodedBlock = 256;
 
 template <class T>
 void round_to(void* weights, const float* master, int64_t begin, int64_t n) {
@@ -142,6 +146,12 @@ ElementwiseOptimizer::ElementwiseOptimizer(OptimizerConfig config,
   require(count() <= kMaxStates, "an optimizer of at most kMaxStates states");
   for (size_t k = 0; k < static_cast<size_t>(count()); ++k)
     codecs_[k] = codec_of_state(this->config().state, states[k].squares);
+  one_pass_ = count() > 0 && codecs_[0] != nullptr && !compensates(this->config());
+  for (size_t k = 0; one_pass_ && k < static_cast<size_t>(count()); ++k) {
+    const Codec& c = *codecs_[k];
+    lines_[k] = c.block == kCodedBlock && c.book != nullptr ? map_lines(*c.book) : nullptr;
+    one_pass_ = lines_[k] != nullptr;
+  }
 }
 
 void ElementwiseOptimizer::prepare_step(StepState& state) const {
@@ -341,18 +351,29 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       const auto factors_at = [&](int64_t span) {
         return all_factors != nullptr ? factors_of[span] : nullptr;
       };
+      // Whether pieces of a chunk go through update_coded().
+      const auto goes_coded = [&](const ChunkMap::Chunk& chunk, bool first) {
+        bool all = one_pass_ && !first && factors_at(chunk.span) == nullptr && use_avx512_vbmi();
+        for (int k = 0; all && k < states; ++k)
+          all = place(table + chunk.span * columns, k).scales != nullptr;
+        return all;
+      };
       // f(a piece as floats, its first element, that within the span, the span's places), after which
-      // nothing is kept.
-      const auto each_piece = [&](const ChunkMap::Chunk& chunk, bool first, auto&& f) {
+      // nothing is kept. Coded, pieces of whole blocks come without states.
+      const auto each_piece = [&](const ChunkMap::Chunk& chunk, bool first, bool coded, auto&& f) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
         float widened[kPiece];  // gradients in bf16, which is exact
         float unpacked[kMaxStates][kPiece];
         float held_wide[kPiece];  // parameters in bf16
         if (moves) std::fill_n(widened, kPiece, 0.0f);
-        for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
+        for (int64_t begin = chunk.begin, n = 0; begin < chunk.end; begin += n) {
           float* const* const places = table + chunk.span * columns;
           const int64_t from = begin - span.offset;
-          ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
+          const int64_t blocks = coded ? (chunk.end - begin) / kCodedBlock : 0;
+          const int64_t most =  // nothing to widen: as long as there is
+              blocks > 0 && wide && !no_master ? blocks * kCodedBlock : kPiece;
+          n = std::min(most, blocks > 0 ? blocks * kCodedBlock : chunk.end - begin);
+          ElementBlock b{n, places[0] + from, widened, {}};
           if (no_master) {
             b.parameter = held_wide;
             bf16_decode(held_wide, reinterpret_cast<bf16*>(parameters(places, from)), b.n);
@@ -361,7 +382,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
             b.gradient = gradients + (begin - t.first);
           else if (!moves)
             widen(widened, rounded + (begin - t.first), b.n);
-          if (const float* const own = factors_at(chunk.span); own != nullptr) {
+          if (blocks > 0) {
+            // update_coded() reads them.
+          } else if (const float* const own = factors_at(chunk.span); own != nullptr) {
             multiply_factors(own, store.rows(span), span.elements, from, b.n, unpacked[0]);
             b.states[0] = unpacked[0];
           } else {
@@ -381,7 +404,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           ElementStep step = step_of(chunk.span);
           step.factored = factors_at(chunk.span) != nullptr;
           NormLanes lanes;
-          each_piece(chunk, step.first,
+          each_piece(chunk, step.first, false,
                      [&](const ElementBlock& b, int64_t, int64_t, float* const*) {
                        measure_block(step, b, lanes);
                      });
@@ -404,17 +427,30 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           step.elements = span.elements;
           step.factored = factors_at(chunk.span) != nullptr;
         }
+        const bool coded = goes_coded(chunk, step.first);
         each_piece(
-            chunk, step.first,
+            chunk, step.first, coded,
             [&](const ElementBlock& b, int64_t begin, int64_t from, float* const* places) {
-              update_block(step, b);
+              const bool whole = coded && b.n % kCodedBlock == 0;
+              if (whole) {
+                CodedStates all{};
+                for (int k = 0; k < states; ++k) {
+                  const auto i = static_cast<size_t>(k);
+                  const Place at = place(places, k);
+                  all[i] = {codecs_[i], lines_[i], static_cast<uint8_t*>(at.values) + from,
+                            at.scales + from / kCodedBlock};
+                }
+                update_coded(step, b, all);
+              } else {
+                update_block(step, b);
+              }
               if (compensated)
                 split_for_kahan(b.parameter, b.n, reinterpret_cast<bf16*>(parameters(places, from)),
                                 b.states[static_cast<size_t>(states - 1)]);
               else if (no_master)
                 bf16_encode(key, begin, b.parameter, b.n,
                             reinterpret_cast<bf16*>(parameters(places, from)));
-              for (int k = 0; k < states; ++k)
+              for (int k = 0; !whole && k < states; ++k)
                 pack(place(places, k), k, from, b.n, b.states[static_cast<size_t>(k)], s, begin);
               round_at(places, begin, from, b.n);
             });

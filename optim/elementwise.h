@@ -18,6 +18,7 @@ namespace snug {
 inline constexpr int kMaxStates = 4;
 
 class ChunkMap;
+struct MapLines;
 
 // The numbers of one step for one group. Scalars are combined in double and rounded once.
 struct ElementStep {
@@ -42,6 +43,15 @@ struct ElementBlock {
   std::array<float*, kMaxStates> states;
 };
 
+// A state of a block that rests in codes.
+struct CodedState {
+  const Codec* codec;
+  const MapLines* lines;  // of its book
+  uint8_t* codes;
+  float* scales;
+};
+using CodedStates = std::array<CodedState, kMaxStates>;
+
 class ElementwiseOptimizer : public Optimizer {
  public:
   void prepare_step(StepState& state) const override;  // no bias correction: both are 1
@@ -55,6 +65,10 @@ class ElementwiseOptimizer : public Optimizer {
 
   // Called from several threads. An element's result must depend on that element alone.
   virtual void update_block(const ElementStep& step, const ElementBlock& block) const = 0;
+  // The same bits of states in codes, which `block` has not: in one pass over whole blocks of 256, on a
+  // machine with use_avx512_vbmi().
+  virtual void update_coded(const ElementStep& step, const ElementBlock& block,
+                            const CodedStates& states) const = 0;
   // Whether there are norms to be known before (whole.h); then adds to them what a block has, whose
   // first element is that of lane 0. It writes nothing of the block.
   virtual bool measures() const { return false; }
@@ -94,6 +108,8 @@ class ElementwiseOptimizer : public Optimizer {
                          const View& norms, const View& factors, const View& clips) const;
 
   std::array<const Codec*, kMaxStates> codecs_{};  // of states in codes
+  std::array<const MapLines*, kMaxStates> lines_{};
+  bool one_pass_;  // update_coded() serves all of them
   const char* op_name_;
   bool rings_;  // the last state is one (percentile.h)
   int64_t flops_;

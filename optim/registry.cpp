@@ -10,52 +10,13 @@
 #include "optim/kahan.h"
 #include "optim/muon.h"
 #include "optim/percentile.h"
+#include "optim/rule_loops.h"
 #include "optim/rules.h"
+// Behind the others: it switches to another instruction set and back.
+#include "optim/rule_loops_avx512.h"
 
 namespace snug {
 namespace {
-
-// The loop of a rule. States are copied to locals, so that what a rule writes is plain values and
-// the compiler makes vectors of them.
-template <class Rule>
-void run_rule(const Rule& rule, const ElementStep& numbers, const ElementBlock& b) {
-  const typename Rule::Step step = rule.step(numbers);
-  const float factor = numbers.gradient_factor;
-  float* __restrict parameter = b.parameter;
-  const float* __restrict gradient = b.gradient;
-  float* __restrict s0 = b.states[0];
-  float* __restrict s1 = b.states[1];
-  float* __restrict s2 = b.states[2];
-  float* __restrict s3 = b.states[3];
-#pragma GCC ivdep  // the arrays do not overlap: five are more than a compiler asks of pointers
-  for (int64_t i = 0; i < b.n; ++i) {
-    float state[kMaxStates];
-    if constexpr (Rule::kStates > 0) state[0] = s0[i];
-    if constexpr (Rule::kStates > 1) state[1] = s1[i];
-    if constexpr (Rule::kStates > 2) state[2] = s2[i];
-    if constexpr (Rule::kStates > 3) state[3] = s3[i];
-    parameter[i] = rule.element(step, parameter[i], gradient[i] * factor, state);
-    if constexpr (Rule::kStates > 0) s0[i] = state[0];
-    if constexpr (Rule::kStates > 1) s1[i] = state[1];
-    if constexpr (Rule::kStates > 2) s2[i] = state[2];
-    if constexpr (Rule::kStates > 3) s3[i] = state[3];
-  }
-}
-
-template <class Rule>
-void measure_rule(const Rule& rule, const ElementStep& numbers, const ElementBlock& b,
-                  NormLanes& lanes) {
-  const typename Rule::Step step = rule.step(numbers);
-  for (int64_t i = 0; i < b.n; ++i) {
-    float state[kMaxStates];
-    for (int k = 0; k < Rule::kStates; ++k) state[k] = b.states[static_cast<size_t>(k)][i];
-    const float p = b.parameter[i];
-    const float x = rule.measured(step, p, b.gradient[i] * numbers.gradient_factor, state);
-    NormSums& lane = lanes.of[i % kNormLanes];
-    lane.parameter += double{p} * double{p};
-    lane.measured += double{x} * double{x};
-  }
-}
 
 template <class Entry>
 std::unique_ptr<Optimizer> make(const OptimizerConfig& c);
@@ -102,7 +63,11 @@ class RuleOptimizer final : public Base {
 
  protected:
   void update_block(const ElementStep& step, const ElementBlock& block) const override {
-    run_rule(rule_, step, block);
+    run_rule(rule_, rule_.step(step), step.gradient_factor, block);
+  }
+  void update_coded(const ElementStep& step, const ElementBlock& block,
+                    const CodedStates& states) const override {
+    if constexpr (Rule::kStates > 0) run_rule_in_codes(rule_, step, block, states);
   }
   bool measures() const override { return kMeasures<Rule>; }
   float factored_epsilon() const override {

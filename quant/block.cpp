@@ -7,6 +7,7 @@
 
 #include "engine/core/isa.h"
 #include "quant/block_avx512.h"
+#include "quant/map_lines.h"
 
 namespace snug {
 namespace {
@@ -152,7 +153,11 @@ struct DrawStream {
 void encode_entries(const Codec& codec, const CodeBook& book, const BlockScale& s, const float* x,
                     int64_t n, uint8_t* codes, DrawStream& draw, int64_t first) {
   const SearchLevels* const levels = search_levels(book);
-  find_entries(book, levels, codec.rule, s, x, n, codes);
+  int64_t found = 0;
+  if (codec.rule == ScaleRule::absmax && use_avx512_vbmi() && is_finite(s.scale))
+    if (const MapLines* const lines = map_lines(book))
+      found = map_entries_avx512(*lines, s.factor, x, n, codes);
+  if (found < n) find_entries(book, levels, codec.rule, s, x + found, n - found, codes + found);
   if (draw.draws != nullptr)
     for (int64_t i = 0; i < n; ++i)
       codes[i] = static_cast<uint8_t>(drawn_entry(book.sorted, book.size, codes[i],
@@ -173,7 +178,11 @@ void encode_whole(const BlockScale& s, const float* x, int64_t n, uint8_t* codes
 
 void decode_bytes(const CodeBook& book, float scale, float* y, const uint8_t* codes, int64_t n) {
   const __m256 by = _mm256_set1_ps(scale);
-  int64_t i = use_avx512() ? decode_bytes_avx512(book.values, scale, y, codes, n) : 0;
+  int64_t i = 0;
+  if (use_avx512_vbmi())
+    if (const MapLines* const lines = map_lines(book))
+      i = map_values_avx512(*lines, scale, codes, n, y);
+  if (i < n && use_avx512()) i += decode_bytes_avx512(book.values, scale, y + i, codes + i, n - i);
   for (; i + 8 <= n; i += 8) {
     const __m256i code =
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + i)));

@@ -14,6 +14,11 @@ bool& bf16_allowed() {
   return value;
 }
 
+bool& vbmi_allowed() {
+  static bool value = __builtin_cpu_supports("avx512vbmi") != 0;
+  return value;
+}
+
 }  // namespace
 
 bool use_avx512() {
@@ -24,6 +29,10 @@ bool use_avx512_bf16() {
   return bf16_allowed() && use_avx512();
 }
 
+bool use_avx512_vbmi() {
+  return vbmi_allowed() && use_avx512();
+}
+
 WithoutAvx512::WithoutAvx512() : before_(allowed()) {
   allowed() = false;
 }
@@ -31,11 +40,12 @@ WithoutAvx512::~WithoutAvx512() {
   allowed() = before_;
 }
 
-WithoutAvx512Bf16::WithoutAvx512Bf16() : before_(bf16_allowed()) {
-  bf16_allowed() = false;
+PlainAvx512::PlainAvx512() : bf16_before_(bf16_allowed()), vbmi_before_(vbmi_allowed()) {
+  bf16_allowed() = vbmi_allowed() = false;
 }
-WithoutAvx512Bf16::~WithoutAvx512Bf16() {
-  bf16_allowed() = before_;
+PlainAvx512::~PlainAvx512() {
+  bf16_allowed() = bf16_before_;
+  vbmi_allowed() = vbmi_before_;
 }
 
 }  // namespace snug

@@ -8,8 +8,10 @@ namespace snug {
 bool use_avx512();
 // And its conversions to bf16.
 bool use_avx512_bf16();
+// And its permutations of bytes (VBMI).
+bool use_avx512_vbmi();
 
-// Tests and comparisons: while one lives, both are false everywhere. Not for use while ops
+// Tests and comparisons: while one lives, all are false everywhere. Not for use while ops
 // run in other threads.
 class WithoutAvx512 {
  public:
@@ -22,16 +24,17 @@ class WithoutAvx512 {
   bool before_;
 };
 
-// The same of use_avx512_bf16() alone: what a machine with the one and not the other does.
-class WithoutAvx512Bf16 {
+// The same of use_avx512_bf16() and use_avx512_vbmi() alone: what a machine with AVX-512 and not
+// these does.
+class PlainAvx512 {
  public:
-  WithoutAvx512Bf16();
-  ~WithoutAvx512Bf16();
-  WithoutAvx512Bf16(const WithoutAvx512Bf16&) = delete;
-  WithoutAvx512Bf16& operator=(const WithoutAvx512Bf16&) = delete;
+  PlainAvx512();
+  ~PlainAvx512();
+  PlainAvx512(const PlainAvx512&) = delete;
+  PlainAvx512& operator=(const PlainAvx512&) = delete;
 
  private:
-  bool before_;
+  bool bf16_before_, vbmi_before_;
 };
 
 }  // namespace snug

@@ -72,6 +72,7 @@ struct Steps {
   DType held = DType::f32;  // what parameters rest in
   bool kahan = false;       // those in bf16, with a compensation
   int percentile = kNoPercentile;
+  double odd_gradient = 0;  // of element 700 in the last update
 
   OptimizerConfig config() const {
     OptimizerConfig c;
@@ -97,7 +98,9 @@ struct Steps {
       RestingStore store(c, table, optimizer->states(table), states.empty() ? nullptr : &states);
       for (int64_t i = 0; i < count; ++i) {
         const auto seed = static_cast<uint32_t>(10 + first + i);
-        t.gradients = c.input("gradients", {n}, DType::f32, normal_values(n, seed));
+        Values g = normal_values(n, seed);
+        if (odd_gradient != 0 && i + 1 == count) g.at(700) = odd_gradient;
+        t.gradients = c.input("gradients", {n}, DType::f32, g);
         StepState s = plain_state();
         s.seed = 42;
         s.step = s.updates = first + i;
@@ -156,6 +159,17 @@ TEST_P(RestingStates, HaveTheSameBitsOnEveryPlace) {
                           .held = held};
       expect_equal_bits(run_on_emu(skipped.body()), run_on_plan_and_cpu({}, skipped.body()));
     }
+}
+
+// A number that is not finite and that nothing has found, or one whose square is not: its block comes
+// to what the kernels make of it, the others stay as they are.
+TEST_P(RestingStates, KeepABlockThatIsNotFiniteToItself) {
+  for (const double odd : {1e30, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    SCOPED_TRACE(odd);
+    const Steps s{.sizes = {5000, 4500}, .name = GetParam(), .odd_gradient = odd};
+    const Outputs cpu = run_in_all_modes(s.body());
+    expect_equal_bits(run_on_emu(s.body()), cpu);
+  }
 }
 
 // With a compensation: every place has the bits, and the sums of both numbers are what weights in fp32

@@ -208,13 +208,13 @@ inline std::vector<Mode> modes_of_cases() {
 inline Outputs run_in_all_modes(const Body& body) {
   const Outputs plain = run_on_plan_and_cpu({}, body);
   std::vector<Mode> modes = modes_of_cases();
-  modes.push_back({"AVX-512 without its bf16", {}, {}});
+  modes.push_back({"AVX-512 without its bf16 and bytes", {}, {}});
   modes.push_back({"without AVX-512", {}, {}});
   for (const Mode& mode : modes) {
     std::optional<WithoutAvx512> narrow;
-    std::optional<WithoutAvx512Bf16> narrow_bf16;
+    std::optional<PlainAvx512> no_more;
     if (&mode == &modes.back()) narrow.emplace();
-    if (&mode == &modes.back() - 1) narrow_bf16.emplace();
+    if (&mode == &modes.back() - 1) no_more.emplace();
     const Outputs other = run_on_plan_and_cpu(mode.settings, body, mode.options);
     for (size_t i = 0; i < plain.all.size(); ++i)
       EXPECT_TRUE(plain.all[i].bytes == other.all.at(i).bytes)
