@@ -269,7 +269,7 @@ View OffloadedStateStore::stored(int k, int64_t first) const {
 }
 
 View OffloadedStateStore::stored_scales(int k, int64_t first) const {
-  if (lie_flat(set_)) return {};
+  if (lie_flat(set_) || is_late(k)) return {};
   const Window& w = window_of(first);
   const StatePlaces& places = w.places.of(k);
   return places.scales(w.host[static_cast<size_t>(k)].view(),
