@@ -59,7 +59,7 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
     run.host = std::move(pieces[next++]);
   }
 
-  if (!pieces()) make_windows(ctx, store);
+  if (!this->pieces()) make_windows(ctx, store);
 }
 
 // The same bytes again, cut where the store's windows begin; what of a run is before its first
@@ -170,6 +170,7 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
     if (sums_ && pieces()) {
       sum_piece(ctx, i);
       run.device.reset();
+      run.sent = true;  // what is recorded next is of a window that had others before
       continue;
     }
     if (sums_) ranks_->comm.all_reduce_sum(ctx, run.device);

@@ -23,6 +23,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
   for (const WindowCut& cut : cut_windows(table, set_.whole, window, options.by_part, spans_)) {
     Window& w = windows_.emplace_back();
     static_cast<WindowCut&>(w) = cut;
+    w.holes = w.holes || (options.holes && options.holes(cut));
   }
 
   const bool flat = lie_flat(set_) && !options.room;

@@ -36,6 +36,7 @@ OffloadedShardStore::OffloadedShardStore(Context& ctx, const ParamTable& table, 
                                      .on_host = options.on_host,
                                      .compute = options.compute,
                                      .delayed = options.delayed};
+  inner.holes = [&](const WindowCut& window) { return has_holes(whole, window); };
   if (!flat_) inner.room = [&](const WindowCut& window) { return room_of(whole, window); };
   inner_ = std::make_unique<OffloadedStateStore>(ctx, pieces_, std::move(flat), inner);
   of_runs_.assign(shards_.runs().size(), {0, 0});
@@ -81,6 +82,16 @@ int64_t OffloadedShardStore::room_of(std::span<const StateSpan> whole,
   for (int r = 0; r < shards_.ranks(); ++r)
     bytes = std::max(bytes, StatePlaces(cut(whole, window.begin, window.end, r), set_).bytes());
   return bytes;
+}
+
+bool OffloadedShardStore::has_holes(std::span<const StateSpan> whole,
+                                    const WindowCut& window) const {
+  for (int r = 0; r < shards_.ranks(); ++r) {
+    int64_t left = window.end - window.begin;
+    for (const StateSpan& s : cut(whole, window.begin, window.end, r)) left -= s.elements;
+    if (left > 0) return true;
+  }
+  return false;
 }
 
 View OffloadedShardStore::none(int k, DType dtype) const {

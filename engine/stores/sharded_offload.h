@@ -81,6 +81,7 @@ class OffloadedShardStore final : public KeptStates {
   std::vector<StateSpan> cut(std::span<const StateSpan> whole, int64_t begin, int64_t end,
                              int rank) const;
   int64_t room_of(std::span<const StateSpan> whole, const WindowCut& window) const;
+  bool has_holes(std::span<const StateSpan> whole, const WindowCut& window) const;
   View none(int k, DType dtype) const;
   // Of a state in codes, at whichever rank keeps it.
   struct Kept {

@@ -68,7 +68,7 @@ void check_homes(Case c, int ranks, const std::vector<int>& stages = {0, 1, 2, 3
       for (const bool in_turn : {false, true})
         for (const StreamMode mode : modes)
           for (const bool strict : {false, true}) {
-            if (strict && mode != StreamMode::deferred) continue;
+            if (strict != (mode == StreamMode::deferred)) continue;
             SCOPED_TRACE("zero " + std::to_string(zero) + ", " + std::to_string(micro_steps) +
                          " micro-steps, " + to_string(mode) + (in_turn ? ", in turn" : "") +
                          (strict ? ", strict" : ""));
@@ -142,7 +142,7 @@ TEST(RankSessions, UpdatesByTheHost) {
   check_homes(c, 2, {0, 1, 2, 3}, {StreamMode::deferred});
   c.precision = "fp32";
   c.params_away = true;
-  check_homes(c, 2, {0, 1, 2, 3}, {StreamMode::deferred});
+  check_homes(c, 2, {2, 3}, {StreamMode::deferred});
 }
 
 TEST(SlowRankSessions, UpdatesByTheHostOfEveryForm) {
