@@ -141,7 +141,7 @@ int bench_gemm(const Arguments& arguments) {
     c_most = std::max(c_most, p.M * p.N);
     for (const MatmulKernel k : kMatmulKernels) {
       if (k == MatmulKernel::reference || k == MatmulKernel::amx_bf16_emulated) continue;
-      if (!matmul_prepare(p, k, threads)) continue;
+      if (!matmul_supports(p, k)) continue;
       rows.push_back({&product, k, false, {}});
       const int64_t packed = matmul_packed_bytes(p.K, p.N, k);
       // The weight's gradient multiplies two activations: nothing is used twice.

@@ -50,14 +50,12 @@ if ! command -v nvcc >/dev/null && [[ ! -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvc
     "install the toolkit, or set CUDA_HOME"
 fi
 
-# Without oneDNN, which is more than half of the size and only compared with.
 programs=(snug test_gpu bench_gpu test_engine_kernels test_quant test_optim test_layers_ops)
 generator=(-G Ninja)
 [[ ! -f build-cuda/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
 # Programs find the bundle's libraries beside them. The loader's newer kind of path would not reach
 # the libraries that these load in turn.
 if ! cmake -S . -B build-cuda "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON -DSNUG_CUDA=ON \
-  -DSNUG_ONEDNN=OFF \
   "-DSNUG_CUDA_ARCHITECTURES=$architectures" \
   "-DCMAKE_BUILD_RPATH=\$ORIGIN/../lib" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags" ||
   ! cmake --build build-cuda --parallel "$jobs" --target "${programs[@]}"; then

@@ -4,7 +4,7 @@
 # What a build of the command needs.
 # shellcheck disable=SC2034  # used by the scripts that source this file
 build_packages=(g++ cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev libpcre2-dev
-  libutf8proc-dev libdnnl-dev libcli11-dev libyaml-cpp-dev zlib1g-dev libzstd-dev)
+  libutf8proc-dev libcli11-dev libyaml-cpp-dev zlib1g-dev libzstd-dev)
 
 # run_as_root COMMAND...: directly if we are root, through sudo if not.
 run_as_root() {

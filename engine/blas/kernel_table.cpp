@@ -109,8 +109,7 @@ std::optional<KernelChoice> parse_kernel_choice(std::string_view text) {
 
 void KernelTable::set(const KernelChoice& choice) {
   const int pair = pair_of(choice.a, choice.b);
-  require(pair >= 0 && choice.kernel != MatmulKernel::library &&
-              choice.kernel != MatmulKernel::cublaslt,
+  require(pair >= 0 && choice.kernel != MatmulKernel::cublaslt,
           "a kernel of ours for operands of f32, bf16 or f16");
   kernels_[static_cast<size_t>(number_of(choice.shapes) * kPairs + pair)] =
       static_cast<int8_t>(static_cast<int>(choice.kernel) + 1);

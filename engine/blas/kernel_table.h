@@ -66,7 +66,7 @@ Name kernel_choice_name(const KernelChoice& choice, bool packed);
 
 class KernelTable {
  public:
-  // For a and b of f32, bf16 or f16, and any kernel but the library; f16 shares the place of f32.
+  // For a and b of f32, bf16 or f16, and any kernel of a CPU; f16 shares the place of f32.
   // Throws internal.
   void set(const KernelChoice& choice);
   // The kernel set for the product's class and dtypes if it takes the product here, else

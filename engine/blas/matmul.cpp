@@ -47,8 +47,7 @@ int64_t scratch_of(const Context& ctx, const MatmulProblem& p, bool packed, bool
   most = std::max<int64_t>(most, 1);
   if (p.K < kDeepProduct) return most;
   for (const MatmulKernel kernel : kMatmulKernels)
-    if (kernel != MatmulKernel::library && kernel != MatmulKernel::amx_bf16_emulated &&
-        matmul_available(kernel) && matmul_supports(p, kernel))
+    if (kernel != MatmulKernel::amx_bf16_emulated && matmul_supports(p, kernel))
       most = std::max(most, bytes(kDeepProduct - 1, kernel));
   return most;
 }

@@ -77,8 +77,6 @@ const char* to_string(MatmulKernel kernel) {
       return "amx_bf16";
     case MatmulKernel::amx_bf16_emulated:
       return "amx_bf16_emulated";
-    case MatmulKernel::library:
-      return "library";
     case MatmulKernel::cublaslt:
       return "cublaslt";
   }
@@ -97,8 +95,6 @@ bool matmul_available(MatmulKernel kernel) {
     case MatmulKernel::reference:
     case MatmulKernel::amx_bf16_emulated:
       return true;
-    case MatmulKernel::library:
-      return blas::library_built();
     case MatmulKernel::cublaslt:
       return false;
     case MatmulKernel::avx2:
@@ -119,7 +115,6 @@ bool matmul_supports(const MatmulProblem& p, MatmulKernel kernel) {
   if (!is_float(p.a.dtype) || !is_float(p.b.dtype) || !is_float(p.c_dtype)) return false;
   if (takes_bf16_only(kernel) && (p.a.dtype != DType::bf16 || p.b.dtype != DType::bf16))
     return false;
-  if (kernel == MatmulKernel::library) return blas::library_supports(p);
   return p.b_packed == nullptr || blas::tile_kernel(kernel) != nullptr;
 }
 
@@ -139,11 +134,6 @@ MatmulKernel matmul_best(const MatmulProblem& p) {
   return matmul_best(p.a.dtype, p.b.dtype);
 }
 
-bool matmul_prepare(const MatmulProblem& p, MatmulKernel kernel, int threads) {
-  if (!matmul_supports(p, kernel)) return false;
-  return kernel != MatmulKernel::library || blas::library_prepare(p, threads);
-}
-
 int64_t matmul_scratch_bytes(int64_t M, int64_t N, int64_t K, DType a_dtype, DType b_dtype,
                              DType c_dtype, MatmulKernel kernel, int threads, bool b_packed) {
   if (!is_float(a_dtype) || !is_float(b_dtype) || !is_float(c_dtype) ||
@@ -152,7 +142,6 @@ int64_t matmul_scratch_bytes(int64_t M, int64_t N, int64_t K, DType a_dtype, DTy
          std::string("operand dtypes that the kernel ") + to_string(kernel) + " takes",
          dtypes(a_dtype, b_dtype, c_dtype), "use the kernel that matmul_best names");
   if (M <= 0 || N <= 0 || K <= 0) return 0;
-  if (kernel == MatmulKernel::library) return blas::library_scratch_bytes(threads);
   const blas::TileKernel* tiles = blas::tile_kernel(kernel);
   return tiles == nullptr ? 0 : blas::blocked_scratch_bytes(M, N, K, b_packed, *tiles, threads);
 }
@@ -189,7 +178,6 @@ void matmul_cpu(const MatmulProblem& p, MatmulKernel kernel, void* scratch, int 
   if (p.M == 0 || p.N == 0) return;
   // With K = 0 every sum is empty and only bias and old C are left, whatever the kernel.
   if (kernel == MatmulKernel::reference || p.K == 0) return blas::matmul_reference(p, threads);
-  if (kernel == MatmulKernel::library) return blas::matmul_library(p, scratch, threads);
   blas::matmul_blocked(p, *blas::tile_kernel(kernel), scratch, threads);
 }
 

@@ -16,7 +16,7 @@
 //     the odd k of a block, each from zero; their sum is added to what the blocks before gave.
 //     Subnormal operands and results count as zero (TDPBF16PS's own rule).
 //   amx_bf16_emulated: the same, computed by plain code; to test with, a thousand times slower.
-//   library, cublaslt: the library's order.
+//   cublaslt: the library's order.
 // A NaN in a bf16 or f16 C is quiet; its payload is not part of the contract.
 // K = 0 gives bias (+ C); M = 0 or N = 0 does nothing. C must not overlap A, B, bias or scratch.
 #pragma once
@@ -71,9 +71,9 @@ struct MatmulProblem {
   float alpha = 1;
   const void* bias = nullptr;  // (N), added once to every row; may be null
   DType bias_dtype = DType::f32;
-  MatmulFinish finish = {};  // not for the library
+  MatmulFinish finish = {};
   // What matmul_pack made of B for this kernel, K and N; b.data and b's strides are not read then,
-  // b.dtype is. Any alignment of 4; 64 is fastest. Not for reference and library.
+  // b.dtype is. Any alignment of 4; 64 is fastest. Not for reference.
   const void* b_packed = nullptr;
 };
 
@@ -84,15 +84,13 @@ enum class MatmulKernel {
   avx512_bf16,
   amx_bf16,
   amx_bf16_emulated,
-  library,
   cublaslt  // on the place cuda (matmul_cuda.h); no CPU has it
 };
 
 // Those of CPUs.
 inline constexpr MatmulKernel kMatmulKernels[] = {
     MatmulKernel::reference,   MatmulKernel::avx2,     MatmulKernel::avx512,
-    MatmulKernel::avx512_bf16, MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated,
-    MatmulKernel::library};
+    MatmulKernel::avx512_bf16, MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated};
 
 const char* to_string(MatmulKernel kernel);
 std::optional<MatmulKernel> parse_matmul_kernel(std::string_view name);  // to_string's inverse
@@ -101,30 +99,23 @@ std::optional<MatmulKernel> parse_matmul_kernel(std::string_view name);  // to_s
 bool matmul_available(MatmulKernel kernel);
 
 // Whether the kernel takes this problem: it is available, and the dtypes (avx512_bf16, amx_bf16: A
-// and B both bf16) and, for the library, strides and options fit. Of the pointers only bias and
-// b_packed are looked at, for whether they are null.
+// and B both bf16) fit. Of the pointers only b_packed is looked at, for whether it is null.
 bool matmul_supports(const MatmulProblem& p, MatmulKernel kernel);
 
 // The fastest kernel of ours for this machine and the dtypes of A and B; the other fields do not
-// enter, so a B may be packed for it before anything else is known. Never the library or an
-// emulated kernel, which are used only where asked for by name.
+// enter, so a B may be packed for it before anything else is known. Never an emulated kernel, which
+// is used only where asked for by name.
 MatmulKernel matmul_best(const MatmulProblem& p);
 MatmulKernel matmul_best(DType a, DType b);
 
-// Builds what the kernel needs and keeps it until exit, so that matmul_cpu with the same shapes,
-// strides, dtypes, options and threads builds nothing. Returns false if the kernel does not take
-// the problem. Own kernels need no preparation.
-bool matmul_prepare(const MatmulProblem& p, MatmulKernel kernel, int threads);
-
 // Bytes of scratch matmul_cpu uses; any alignment. Depends on the arguments alone; b_packed says
 // whether B will come packed. Bounded: at most 9.1 MiB + 0.7 MiB per thread (amx_bf16: 1.2),
-// and where a few rows are multiplied over a long K, 1.2 MiB per thread; the library has a
-// fixed cap and a primitive that wants more is not used.
+// and where a few rows are multiplied over a long K, 1.2 MiB per thread.
 int64_t matmul_scratch_bytes(int64_t M, int64_t N, int64_t K, DType a_dtype, DType b_dtype,
                              DType c_dtype, MatmulKernel kernel, int threads,
                              bool b_packed = false);
 
-// Bytes of a packed B (K x N); 0 for a kernel that has no packed form (reference, library) and for
+// Bytes of a packed B (K x N); 0 for a kernel that has no packed form (reference) and for
 // an empty B. Does not ask what the machine can run.
 int64_t matmul_packed_bytes(int64_t K, int64_t N, MatmulKernel kernel);
 

@@ -99,7 +99,6 @@ const TileKernel* tile_kernel(MatmulKernel kernel) {
     case MatmulKernel::amx_bf16_emulated:
       return &amx_bf16_emulated_tile_kernel();
     case MatmulKernel::reference:
-    case MatmulKernel::library:
     case MatmulKernel::cublaslt:
       return nullptr;
   }

@@ -74,7 +74,7 @@ struct TileKernel {
   void (*leave)() = nullptr;
 };
 
-// Null for reference and library.
+// Null for reference.
 const TileKernel* tile_kernel(MatmulKernel kernel);
 const TileKernel& avx2_tile_kernel();
 const TileKernel& avx512_tile_kernel();
@@ -125,12 +125,5 @@ void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scra
 int64_t packed_bytes(int64_t K, int64_t N, const TileKernel& kernel);
 void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const TileKernel& kernel,
                 int threads);
-
-// The library path. Its primitives are kept by shape.
-bool library_built();  // CMake: SNUG_ONEDNN
-bool library_supports(const MatmulProblem& p);
-bool library_prepare(const MatmulProblem& p, int threads);
-int64_t library_scratch_bytes(int threads);
-void matmul_library(const MatmulProblem& p, void* scratch, int threads);
 
 }  // namespace snug::blas

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
+
+#include "engine/device/mounts.h"
 
 namespace snug {
 namespace {
@@ -22,36 +23,12 @@ struct Mount {
   std::string group, folder;
 };
 
-// A path of mountinfo, in which a blank is written \040, and so on: a backslash and three octal
-// digits.
-std::string unescaped(const std::string& text) {
-  std::string path;
-  const auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '7'; };
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && digit(i + 1) && digit(i + 2) && digit(i + 3)) {
-      path += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
-      i += 3;
-    } else {
-      path += text[i];
-    }
-  }
-  return path;
-}
-
-// mountinfo(5): ID parent major:minor ROOT MOUNTPOINT options [tags] - TYPE source SUPEROPTIONS
 std::vector<Mount> mounts_of(const std::string& root, std::string_view controller) {
   std::vector<Mount> mounts;
-  std::ifstream in(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(in, line);) {
-    const size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::istringstream left(line.substr(0, dash)), right(line.substr(dash + 3));
-    std::string skip, group, folder, type, source, options;
-    if (!(left >> skip >> skip >> skip >> group >> folder)) continue;
-    if (!(right >> type >> source >> options)) continue;
-    const bool v2 = type == "cgroup2";
-    if (v2 || (type == "cgroup" && lists(options, controller)))
-      mounts.push_back({v2, unescaped(group), root + unescaped(folder)});
+  for (const MountedFolder& m : mounted_folders(root)) {
+    const bool v2 = m.type == "cgroup2";
+    if (v2 || (m.type == "cgroup" && lists(m.options, controller)))
+      mounts.push_back({v2, m.top, root + m.folder});
   }
   if (mounts.empty())
     mounts = {{true, "/", root + "/sys/fs/cgroup"},

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -14,6 +13,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/mounts.h"
 
 namespace snug {
 namespace {
@@ -30,12 +30,6 @@ int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-int64_t free_bytes(const std::string& folder) {
-  struct statvfs disk {};
-  if (statvfs(folder.c_str(), &disk) != 0) return -1;
-  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
 }  // namespace
@@ -58,7 +52,7 @@ TierFile::TierFile(const std::string& folder, int64_t bytes)
          std::strerror(errno), "offload_disk=FOLDER, one that can be written to");
   unlink(path_.c_str());
   // Asked first: reserving what is not there takes all there is before it is given back.
-  const int64_t free = free_bytes(folder);
+  const int64_t free = free_disk_bytes(folder).value_or(-1);
   const int error = free >= 0 && free < bytes ? ENOSPC : posix_fallocate(file_, 0, bytes);
   if (error == 0) return;
   close(file_);

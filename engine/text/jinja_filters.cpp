@@ -82,13 +82,13 @@ Value Filters::map(const Value& of, Arguments& a) {
   std::vector<Value> out;
   if (a.values.empty()) {
     const auto path = e.take(a, SIZE_MAX, "attribute");
-    const auto absent = e.take(a, SIZE_MAX, "default");
+    const auto absent = e.take(a, SIZE_MAX, "default");  // none is none, to jinja2 too
     if (!path) e.bad("a filter or an attribute for map", "neither");
     e.no_more(a, 0, "map");
     for (const Value& v : e.items_of(of)) {
       e.work(1);
       Value seen = by_path(v, *path);
-      if (seen.kind == Kind::undefined && absent) seen = *absent;
+      if (seen.kind == Kind::undefined && absent && absent->kind != Kind::none) seen = *absent;
       out.push_back(seen);
     }
     return lazy(out, "generator");

@@ -83,7 +83,7 @@ struct FieldReader {
 
   void operator()(int64_t PeftConfig::*to) const {
     p.*to = get_int_in(c, key.c_str(), path, static_cast<int64_t>(field.least),
-                       static_cast<int64_t>(field.below), p.*to);
+                       static_cast<int64_t>(field.below) - 1, p.*to);
   }
   void operator()(double PeftConfig::*to) const {
     p.*to = get_number(c, key.c_str(), path, p.*to);

@@ -209,4 +209,5 @@ def main():
             print(name, len(text.encode()))
 
 
-main()
+if __name__ == "__main__":
+    main()

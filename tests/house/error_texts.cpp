@@ -291,8 +291,6 @@ Findings check_error_texts(const Tree& tree, const std::vector<Untested>& exempt
 
 const std::vector<Untested>& untested_errors() {
   static const std::vector<Untested> list = {
-      {"engine/blas/matmul_onednn.cpp", "oneDNN implements within",
-       "matmul_prepare has asked before, and oneDNN has all that is asked of it within the cap"},
       {"engine/device/cpu_device.cpp", "mincore to report",
        "Linux has refused this call for no range that is mapped since 2.4"},
       {"engine/io/files.cpp", "to ask for the state of {}",

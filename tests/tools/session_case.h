@@ -199,6 +199,20 @@ class SessionRun {
     return out;
   }
   std::vector<float> weights() { return real(session_->master()); }
+  // Of all states, as they rest, without the scales of codes.
+  std::vector<uint8_t> stored_states() {
+    std::vector<uint8_t> all;
+    const StateStore& store = session_->optimizer_state();
+    for (int k = 0; k < store.states(); ++k)
+      for (const StateSpan& span : store.spans()) {
+        const RestForm form = store.form(k, span);
+        std::vector<uint8_t> own(static_cast<size_t>(form.value_bytes(store.numbers(k, span))));
+        store.read_stored(session_->context(), own.data(), k, span.offset, false,
+                          std::ssize(own) / size_of(form.dtype));
+        all.insert(all.end(), own.begin(), own.end());
+      }
+    return all;
+  }
 
  private:
   const Model& model_;

@@ -36,7 +36,7 @@ Calibration made_up(int threads = 2) {
   c.seconds = 1.5;
   MeasuredProduct m;
   m.choice = {*parse_product_class("nt wide long"), DType::bf16, DType::bf16, MatmulKernel::avx2};
-  m.rates = {{MatmulKernel::avx2, 2e11}, {MatmulKernel::library, 3e11}};
+  m.rates = {{MatmulKernel::avx2, 2e11}, {MatmulKernel::avx512, 3e11}};
   c.products.push_back(m);
   return c;
 }
@@ -51,8 +51,6 @@ TEST(Calibration, ChoosesByAMargin) {
             MatmulKernel::amx_bf16);
   EXPECT_EQ(fastest_kernel({{usual, 100}, {MatmulKernel::amx_bf16, 120}, {other, 110}}, usual),
             MatmulKernel::amx_bf16);
-  // The library is measured and never chosen.
-  EXPECT_EQ(fastest_kernel({{usual, 100}, {MatmulKernel::library, 900}}, usual), usual);
   EXPECT_EQ(fastest_kernel({}, usual), usual);
 }
 
@@ -159,7 +157,7 @@ TEST(Calibration, DamagedFilesAreIgnoredWithAReason) {
             std::string::npos);
   with("/products/0/rates", 3);
   with("/products/0/rates/avx2", nullptr);
-  EXPECT_NE(with("/products/0/kernel", "library").find("a kernel of Snug"), std::string::npos);
+  EXPECT_NE(with("/products/0/kernel", "reference ").find("a kernel of Snug"), std::string::npos);
   EXPECT_NE(with("/products/0/kernel", "cublaslt").find("a kernel of a CPU in"), std::string::npos);
   EXPECT_NE(with("/products/0/kernel", "amx_bf16_emulated").find("a kernel of Snug"),
             std::string::npos);
@@ -250,7 +248,6 @@ TEST(SlowCalibration, MeasuresEveryProductOfTraining) {
   EXPECT_EQ(c.table().choices().size(), 36u);
   for (const MeasuredProduct& m : c.products) {
     EXPECT_TRUE(matmul_available(m.choice.kernel));
-    EXPECT_NE(m.choice.kernel, MatmulKernel::library);
     for (const KernelRate& r : m.rates) EXPECT_GT(r.flops, 1e7) << to_string(m.choice);
   }
   EXPECT_GT(c.roofs.fp32_flops, 1e9);

@@ -150,27 +150,23 @@ TEST(SlowDeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
   for (const char* ops : {"/ops/f32", "/ops/tf32", "/ops/bf16", "/ops/f16"}) with(ops, 3);
 }
 
-TEST(SlowDeviceCalibration, ChoosesAttentionByMeasurement) {
+TEST(SlowDeviceCalibration, SaysWhereCudnnWasFaster) {
   ASSERT_EQ(measured().attention.size(), 1u);
   EXPECT_GT(measured().attention[0].own, 0);
   EXPECT_EQ(measured().attention[0].cudnn, -1) << "not of the emulator";
-  std::string why = "?";
-  EXPECT_FALSE(cudnn_is_faster(measured(), true, 64, 1024, &why));
-  EXPECT_FALSE(cudnn_is_faster(std::nullopt, true, 64, 1024, &why));
-  EXPECT_EQ(why, "?");
+  EXPECT_EQ(cudnn_note(measured(), 64, 1024), "");
+  EXPECT_EQ(cudnn_note(std::nullopt, 64, 1024), "");
   DeviceCalibration c = measured();
   c.attention = {
       {64, 1024, 2.0, 1.0}, {64, 4096, 2.0, 2.5}, {128, 1024, 2.0, 1.96}, {128, 4096, 2.0, -1}};
-  EXPECT_TRUE(cudnn_is_faster(c, true, 64, 1024, &why));
-  EXPECT_EQ(why, "cuDNN, since cuDNN was measured 2.00 times as fast as the program's kernel");
-  EXPECT_TRUE(cudnn_is_faster(c, true, 48, 512, &why)) << "the nearest size";
-  EXPECT_FALSE(cudnn_is_faster(c, false, 64, 1024, &why)) << "what it does not take";
-  EXPECT_FALSE(cudnn_is_faster(c, true, 64, 8192, &why));
-  EXPECT_EQ(why,
-            "the program's kernel, since cuDNN was measured 0.80 times as fast as the program's "
-            "kernel");
-  EXPECT_FALSE(cudnn_is_faster(c, true, 128, 1024, &why)) << "by 2 % only";
-  EXPECT_FALSE(cudnn_is_faster(c, true, 128, 4096, &why)) << "refused when it was measured";
+  const std::string twice =
+      "the program's kernel; cuDNN was measured 2.00 times as fast, and computes with "
+      "attn_implementation=cudnn";
+  EXPECT_EQ(cudnn_note(c, 64, 1024), twice);
+  EXPECT_EQ(cudnn_note(c, 48, 512), twice) << "the nearest size";
+  EXPECT_EQ(cudnn_note(c, 64, 8192), "") << "slower";
+  EXPECT_EQ(cudnn_note(c, 128, 1024), "") << "by 2 % only";
+  EXPECT_EQ(cudnn_note(c, 128, 4096), "") << "refused when it was measured";
 }
 
 TEST(SlowDeviceCalibration, PlansPredictByIt) {

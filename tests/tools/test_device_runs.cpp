@@ -237,8 +237,8 @@ TEST(ComputesOn, RuntimeBytesFollowTheChoiceOfAttention) {
   EXPECT_TRUE(r.runtime_measured);
 }
 
-// Speed alone chose cuDNN: where its workspace leaves no plan, the kernel that has one computes.
-TEST(ComputesOn, AttentionThatWasChosenForItsSpeedYieldsToTheBudget) {
+// Who asked for cuDNN gets the bytes that its library takes, and the budget below them is refused.
+TEST(ComputesOn, AskingForCudnnTakesItsBytes) {
   const Model model(test::tiny_spec({}), parse_precision("bf16"));
   PlanRequest own;
   own.model = &model;
@@ -250,88 +250,12 @@ TEST(ComputesOn, AttentionThatWasChosenForItsSpeedYieldsToTheBudget) {
   choose_attention(own, false);
   choose_attention(cudnn, true);
   const int64_t least = make_plan(own).minimum_bytes, more = make_plan(cudnn).minimum_bytes;
-  cudnn.attention_why = "cuDNN, since it was faster";
   ASSERT_GE(more, least + (int64_t{256} << 20)) << "with what the library takes";
   for (const int64_t budget : {least, more - 1, more}) {
-    PlanRequest r = cudnn;
-    r.budget = budget;
-    keep_attention_that_fits(r);
-    EXPECT_EQ(r.settings.cudnn, budget >= more) << budget;
-    EXPECT_TRUE(make_plan(r).fits) << budget;
-    EXPECT_EQ(r.attention_why,
-              budget < more ? "the program's kernel, since no plan with cuDNN's workspace fits"
-                            : "cuDNN, since it was faster");
-    PlanRequest asked = cudnn;  // attn_implementation: cudnn
-    asked.budget = budget;
-    asked.attention_why.clear();
-    keep_attention_that_fits(asked);
-    EXPECT_TRUE(asked.settings.cudnn);
+    cudnn.budget = own.budget = budget;
+    EXPECT_EQ(make_plan(cudnn).fits, budget >= more) << budget;
+    EXPECT_TRUE(make_plan(own).fits) << budget;
   }
-  // So the smallest memory that works is the kernel's, also where cuDNN computes, and a ladder
-  // chooses on every rung.
-  EXPECT_EQ(make_plan(cudnn).minimum_bytes, least);
-  const Ladder ladder = make_ladder(cudnn, {least - 1, least, more});
-  EXPECT_EQ(ladder.minimum_bytes, least);
-  EXPECT_FALSE(ladder.rungs[0].fits);
-  EXPECT_TRUE(ladder.rungs[1].fits);
-  EXPECT_EQ(ladder.rungs[1].runtime_bytes, 1000);
-  EXPECT_TRUE(ladder.rungs[2].fits);
-  EXPECT_EQ(ladder.rungs[2].runtime_bytes, 1000 + (int64_t{256} << 20));
-  // Also where the budget of the run itself is one that it yielded to.
-  PlanRequest yielded = cudnn;
-  yielded.budget = least;
-  keep_attention_that_fits(yielded);
-  ASSERT_FALSE(yielded.settings.cudnn);
-  const Ladder upwards = make_ladder(yielded, {least, more});
-  EXPECT_EQ(upwards.rungs[0].runtime_bytes, 1000);
-  EXPECT_EQ(upwards.rungs[1].runtime_bytes, 1000 + (int64_t{256} << 20));
-  PlanSearch search(yielded);
-  const Plan plan = make_plan(yielded, search);
-  const std::vector<ReportRung> rungs = forecast_ladder(yielded, plan, search);
-  ASSERT_GE(rungs.size(), 2u);
-  EXPECT_TRUE(rungs.front().current);
-  EXPECT_EQ(rungs.front().budget, least);
-  EXPECT_GE(rungs.back().budget, more);
-  // What a checkpoint or a plan says does not change with the budget.
-  choose_attention(yielded, false);
-  EXPECT_EQ(make_ladder(yielded, {more}).rungs[0].runtime_bytes, 1000);
-}
-
-// The micro-batch that a checkpoint pins takes more than the one that was planned before it was
-// read.
-TEST(ComputesOn, AttentionThatWasChosenForItsSpeedYieldsToPins) {
-  const auto load = [] {
-    return make_setup(load_config_text(
-        "model: {type: gpt2, n_layer: 1, n_embd: 64, n_head: 1, n_positions: 64, vocab_size: 64}\n"
-        "device: cuda\ntarget: h100\nglobal_batch_size: 8\nthreads: 1\nprecision: bf16\n"
-        "recompute: none\nallow: [kernels]",
-        "run.yaml", {}));
-  };
-  RunSetup setup = load();
-  PlanRequest& r = setup.request;
-  r.calibrated_runtime = 1000;
-  Decisions d;
-  d.micro_batch = 8;
-  d.head_rows = 8 * 64;
-  Checkpoint c;
-  c.folder = "run/checkpoint-8";
-  c.pinned = make_pinned(setup, d, {}, "");
-  c.pinned.attention = "cudnn";
-  choose_attention(r, true);
-  r.attention_why = "cuDNN, since it was faster";
-  PlanRequest pinned = r;
-  pinned.attention_why.clear();
-  pinned.pinned = true;
-  pinned.micro_batch = d.micro_batch;
-  pinned.head_rows = d.head_rows;
-  r.budget = make_plan(pinned).minimum_bytes - 1;
-  keep_attention_that_fits(r);
-  ASSERT_TRUE(r.settings.cudnn) << "with a smaller micro-batch";
-  apply_pins(c, setup);
-  const Plan plan = make_plan(r);
-  EXPECT_TRUE(plan.fits) << plan_sentence(plan);
-  EXPECT_FALSE(r.settings.cudnn);
-  EXPECT_EQ(plan.decisions.micro_batch, 8);
 }
 
 // What advice tells somebody to measure is the device of the run.

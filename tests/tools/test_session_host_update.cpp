@@ -40,15 +40,7 @@ test::Trace steps_of(const Model& model, const test::RunOptions& o, int64_t step
   }
   run.session().keep_weights();
   t.weights = run.weights();
-  const StateStore& store = run.session().optimizer_state();
-  for (int k = 0; k < store.states(); ++k)
-    for (const StateSpan& span : store.spans()) {
-      const RestForm form = store.form(k, span);
-      std::vector<uint8_t> bytes(static_cast<size_t>(form.value_bytes(store.numbers(k, span))));
-      store.read_stored(run.session().context(), bytes.data(), k, span.offset, false,
-                        std::ssize(bytes) / size_of(form.dtype));
-      for (const uint8_t byte : bytes) t.gradients.push_back(static_cast<float>(byte));
-    }
+  for (const uint8_t byte : run.stored_states()) t.gradients.push_back(static_cast<float>(byte));
   return t;
 }
 

@@ -59,16 +59,8 @@ void note_step(test::SessionRun& run, double loss, test::Trace& t) {
 
 void note_end(test::SessionRun& run, test::Trace& t) {
   t.weights = run.weights();
-  const StateStore& store = run.session().optimizer_state();
   t.gradients = {1.0f};  // never empty
-  for (int k = 0; k < store.states(); ++k)
-    for (const StateSpan& span : store.spans()) {
-      const RestForm form = store.form(k, span);
-      std::vector<uint8_t> bytes(static_cast<size_t>(form.value_bytes(store.numbers(k, span))));
-      store.read_stored(run.session().context(), bytes.data(), k, span.offset, false,
-                        std::ssize(bytes) / size_of(form.dtype));
-      for (const uint8_t byte : bytes) t.gradients.push_back(static_cast<float>(byte));
-    }
+  for (const uint8_t byte : run.stored_states()) t.gradients.push_back(static_cast<float>(byte));
 }
 
 test::Trace late_steps(const Model& model, const test::RunOptions& o, int64_t steps) {

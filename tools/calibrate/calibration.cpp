@@ -130,12 +130,11 @@ MatmulProblem problem_of(const MeasuredProduct& m, const void* a, const void* b,
 std::vector<MatmulKernel> candidates(const MatmulProblem& p) {
   std::vector<MatmulKernel> list;
   for (const MatmulKernel k : {MatmulKernel::avx2, MatmulKernel::avx512, MatmulKernel::avx512_bf16,
-                               MatmulKernel::amx_bf16, MatmulKernel::library})
-    if (matmul_prepare(p, k, 1) &&
+                               MatmulKernel::amx_bf16})
+    if (matmul_supports(p, k) &&
         !(k == MatmulKernel::avx2 && matmul_available(MatmulKernel::avx512)))
       list.push_back(k);
-  if (list.empty() || list.front() == MatmulKernel::library)
-    list.insert(list.begin(), MatmulKernel::reference);
+  if (list.empty()) list.push_back(MatmulKernel::reference);
   return list;
 }
 
@@ -229,7 +228,7 @@ MatmulKernel fastest_kernel(const std::vector<KernelRate>& rates, MatmulKernel u
   for (const KernelRate& r : rates)
     if (r.kernel == usual) rate = r.flops * kMargin;
   for (const KernelRate& r : rates)
-    if (r.kernel != MatmulKernel::library && r.kernel != usual && r.flops >= rate) {
+    if (r.kernel != usual && r.flops >= rate) {
       best = r.kernel;
       rate = r.flops;
     }

@@ -2,21 +2,19 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <vector>
 
 #include "engine/core/error.h"
 #include "engine/device/busy.h"
+#include "engine/device/mounts.h"
 #include "engine/device/tier_file.h"
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
@@ -52,10 +50,7 @@ class DiskWindow {
 };
 
 int64_t file_bytes(const std::string& folder) {
-  struct statvfs disk {};
-  const int64_t free = statvfs(folder.c_str(), &disk) == 0 ? static_cast<int64_t>(disk.f_bavail) *
-                                                                 static_cast<int64_t>(disk.f_frsize)
-                                                           : DiskCalibration::kMostBytes;
+  const int64_t free = free_disk_bytes(folder).value_or(DiskCalibration::kMostBytes);
   const int64_t most = std::min(DiskCalibration::kMostBytes, free / 4);
   // Two halves of whole windows.
   return std::max<int64_t>(1, most / (2 * DiskCalibration::kWindow)) * 2 * DiskCalibration::kWindow;
@@ -75,16 +70,8 @@ std::string disk_of(const std::string& folder) {
   struct stat info {};
   if (stat(folder.c_str(), &info) != 0) return "unknown";
   const std::string device = fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev));
-  // mountinfo(5): ID parent major:minor ROOT MOUNTPOINT options [tags] - TYPE source SUPEROPTIONS
-  std::ifstream in("/proc/self/mountinfo");
-  for (std::string line; std::getline(in, line);) {
-    const size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::istringstream left(line.substr(0, dash)), right(line.substr(dash + 3));
-    std::string skip, number, type, source;
-    if (left >> skip >> skip >> number && number == device && right >> type >> source)
-      return fmt::format("{} on {} ({})", type, source, device);
-  }
+  for (const MountedFolder& m : mounted_folders())
+    if (m.device == device) return fmt::format("{} on {} ({})", m.type, m.source, device);
   return fmt::format("device {}", device);
 }
 

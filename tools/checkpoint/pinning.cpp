@@ -264,7 +264,6 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     tell(stdout,
          "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
          now.instruction_set, c.pinned.instruction_set);
-  keep_attention_that_fits(r);  // with what is pinned now
 }
 
 std::string pinned_text(const Checkpoint& c, const std::vector<std::string>& allow) {

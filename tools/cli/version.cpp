@@ -8,10 +8,6 @@
 #include "engine/core/openmp.h"
 #include "engine/device/device.h"
 
-#ifdef SNUG_ONEDNN
-#include <dnnl.h>
-#endif
-
 namespace snug {
 namespace {
 
@@ -43,22 +39,13 @@ std::string instruction_sets() {
   return text.empty() ? "none of AVX2, AVX-512, AMX" : text;
 }
 
-std::string onednn() {
-#ifdef SNUG_ONEDNN
-  const dnnl_version_t* const v = dnnl_version();
-  return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
-#else
-  return "not built";
-#endif
-}
-
 }  // namespace
 
 std::string version_text() {
-  return fmt::format(
-      "snug {}\ncompiler: {}\ncpu: {}\noneDNN: {}\nzlib: {}\nzstd: {}\nthreads: {}\ncuda: {}\n",
-      SNUG_VERSION, compiler(), instruction_sets(), onednn(), zlibVersion(), ZSTD_versionString(),
-      omp_get_max_threads(), kCudaBuilt ? "built" : "not built");
+  return fmt::format("snug {}\ncompiler: {}\ncpu: {}\nzlib: {}\nzstd: {}\nthreads: {}\ncuda: {}\n",
+                     SNUG_VERSION, compiler(), instruction_sets(), zlibVersion(),
+                     ZSTD_versionString(), omp_get_max_threads(),
+                     kCudaBuilt ? "built" : "not built");
 }
 
 }  // namespace snug

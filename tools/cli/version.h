@@ -5,7 +5,7 @@
 
 namespace snug {
 
-// Lines of `name: value`: version, compiler, instruction sets of the CPU, oneDNN, threads.
+// Lines of `name: value`: version, compiler, instruction sets of the CPU, libraries, threads.
 std::string version_text();
 
 }  // namespace snug

@@ -217,8 +217,8 @@ std::vector<Key> other_keys() {
        .field = &C::attn_implementation,
        .doc = "who computes attention: own, the kernels of this program; cudnn, on device cuda with "
               "precision bf16 or fp16 and without attention dropout, whose last bits are others, and whose "
-              "workspace is two bytes for every pair of tokens and head; auto: cudnn where snug calibrate "
-              "device=cuda found it faster and its workspace fits, else own",
+              "workspace is two bytes for every pair of tokens and head; auto: own, or what a checkpoint was computed "
+              "by",
        .example = "own", .choices = "auto own cudnn",
        .refused = "eager sdpa flash_attention_2 flash_attention_3 flex_attention",
        .refused_why = "one of PyTorch's",

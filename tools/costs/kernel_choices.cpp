@@ -19,7 +19,7 @@ DType parse_float(std::string_view name, const std::string& where) {
 
 MatmulKernel parse_planned_kernel(const std::string& name, const std::string& where) {
   const auto kernel = parse_matmul_kernel(name);
-  if (!kernel || *kernel == MatmulKernel::library || *kernel == MatmulKernel::amx_bf16_emulated)
+  if (!kernel || *kernel == MatmulKernel::amx_bf16_emulated)
     fail(ErrorCode::data, fmt::format("a kernel of Snug in {}", where), fmt::format("\"{}\"", name),
          "use the version of Snug that wrote the file");
   return *kernel;

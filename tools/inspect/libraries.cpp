@@ -12,10 +12,6 @@
 #include "engine/device/nvml.h"
 #include "tools/inspect/machine.h"
 
-#ifdef SNUG_ONEDNN
-#include <dnnl.h>
-#endif
-
 namespace snug {
 namespace {
 
@@ -66,12 +62,6 @@ std::vector<std::string> cpu_features() {
 
 std::vector<std::pair<std::string, std::string>> library_versions() {
   std::vector<std::pair<std::string, std::string>> out;
-#ifdef SNUG_ONEDNN
-  const dnnl_version_t* const dnnl = dnnl_version();
-  out.emplace_back("oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch));
-#else
-  out.emplace_back("oneDNN", "not built");
-#endif
 #if defined(_OPENMP)
   // The month of the specification.
   out.emplace_back("OpenMP", fmt::format("{} ({} threads)", _OPENMP, omp_get_max_threads()));

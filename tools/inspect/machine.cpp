@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +14,7 @@
 
 #include "engine/core/units.h"
 #include "engine/device/device.h"
+#include "engine/device/mounts.h"
 #include "engine/device/processors.h"
 #include "tools/inspect/libraries.h"
 #include "tools/planner/plan.h"
@@ -171,9 +171,7 @@ Finding examine_disk(const std::string& folder, std::optional<int64_t> free_byte
   char resolved[4096];
   const char* const path = realpath(folder.c_str(), resolved);
   const std::string shown = path ? path : folder;
-  struct statvfs info {};
-  if (!free_bytes && statvfs(folder.c_str(), &info) == 0)
-    free_bytes = static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  if (!free_bytes) free_bytes = free_disk_bytes(folder);
   const bool known = free_bytes.has_value();
   const int64_t left = free_bytes.value_or(-1);
   f.facts = {{"folder", shown},

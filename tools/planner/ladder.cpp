@@ -9,7 +9,6 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/io/text_reader.h"
-#include "tools/planner/attention_choice.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/plan_search.h"
 
@@ -47,9 +46,8 @@ std::string beside_recompute(const Decisions& d) {
 }  // namespace
 
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets) {
-  const PlanRequest first = attention_before_fallback(request).value_or(request);
-  PlanSearch search(first);
-  return make_ladder(first, std::move(budgets), search);
+  PlanSearch search(request);
+  return make_ladder(request, std::move(budgets), search);
 }
 
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, PlanSearch& search) {
@@ -60,17 +58,9 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
   r.whole_device = false;
   Ladder ladder;
   if (!budgets.empty()) ladder.least = budgets.front(), ladder.most = budgets.back();
-  // What auto chose for attention is chosen again for each budget.
-  std::optional<PlanRequest> fallback = attention_fallback(r);
-  std::unique_ptr<PlanSearch> fallback_search;
   for (const int64_t budget : budgets) {
     r.budget = budget;
-    Plan plan = make_plan(r, search);
-    if (!plan.fits && fallback) {
-      fallback->budget = budget;
-      if (!fallback_search) fallback_search = std::make_unique<PlanSearch>(*fallback);
-      plan = make_plan(*fallback, *fallback_search);
-    }
+    const Plan plan = make_plan(r, search);
     LadderRung rung;
     rung.budget = budget;
     rung.fits = plan.fits;

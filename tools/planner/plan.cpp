@@ -20,7 +20,6 @@
 #include "parallel/rank_comm.h"
 #include "tools/costs/save_ring_size.h"
 #include "tools/costs/state_bytes.h"
-#include "tools/planner/attention_choice.h"
 #include "tools/planner/decision_table.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
@@ -290,7 +289,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   plan.made_for = plan_facts(r);
   plan.computes_on = r.computes_on;
-  plan.attention_why = r.attention_why;
+  plan.attention_note = r.attention_note;
   plan.runtime_calibrated = r.runtime_measured;
 
   int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
@@ -312,22 +311,13 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
         least = std::move(packed);
     }
   }
-  if (search.fallback_minimum == 0) {
-    search.fallback_minimum = kNoLimit;
-    if (auto fallback = attention_fallback(r)) {
-      fallback->budget = 1;  // so that the smallest alone is looked for
-      PlanSearch least(*fallback);
-      search.fallback_minimum = make_plan(*fallback, least).minimum_bytes;
-    }
-  }
   Plan smallest = *search.smallest;
   smallest.budget = r.budget;
   smallest.free_before = r.free_before;
   smallest.reserve = r.reserve;
   const bool possible = r.budget == 0 || smallest.engine_bytes + plan.runtime_bytes <= r.budget;
   smallest.fits = possible && host_fits(smallest);
-  plan.minimum_bytes = smallest.minimum_bytes =
-      std::min(smallest.engine_bytes + plan.runtime_bytes, search.fallback_minimum);
+  plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
 
   // Repair: where packing misses the bound, the fastest choice of fewer bytes. Of no fewer than it
   // must be: a smaller budget may have what lies between, and more memory is never slower. Only

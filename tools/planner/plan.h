@@ -126,10 +126,9 @@ struct PlanRequest : Asked {
   bool pinned = false;  // micro_batch and head_rows are a checkpoint's, unless allow says so
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
-  FollowedPlan follow;            // path empty: none
-  ComputesOn computes_on;         // on this machine's GPU
-  std::string attention_why;      // what attn_implementation: auto chose and by what; or empty
-  std::string attention_yielded;  // that of cuDNN, where the budget has no room for it; or empty
+  FollowedPlan follow;         // path empty: none
+  ComputesOn computes_on;      // on this machine's GPU
+  std::string attention_note;  // of cuDNN's, where it was measured faster and is not what computes
   // The same model as the permission no_master would have it, always the same one, made when it is first
   // asked for; empty: the permission is given, or nothing that could be. Of offers alone.
   std::function<const Model*()> without_master;
@@ -214,7 +213,7 @@ struct Plan {
   int64_t parameters = 0;      // those
   PlanFacts made_for;
   ComputesOn computes_on;
-  std::string attention_why;
+  std::string attention_note;
   bool runtime_calibrated = false;  // runtime_bytes are those that snug calibrate measured
   std::string followed;             // the plan whose decisions these are; empty: chosen here
 

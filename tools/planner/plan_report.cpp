@@ -384,8 +384,8 @@ nlohmann::json plan_json(const Plan& plan) {
       {"categories", categories},
       {"decisions", decisions_json(plan)},
       {"computes_on", computes_on_json(plan.computes_on)},
-      {"attention_choice",
-       plan.attention_why.empty() ? nlohmann::json() : nlohmann::json(plan.attention_why)},
+      {"attention_note",
+       plan.attention_note.empty() ? nlohmann::json() : nlohmann::json(plan.attention_note)},
       {"runtime_calibrated", plan.runtime_calibrated},
       {"sentence", plan_sentence(plan)},
       {"peak", {{"program", peak.name.str()}, {"holders", top}}},
@@ -458,7 +458,7 @@ std::string plan_text(const Plan& plan) {
                ? fmt::format("\n  on cuda: memory= is that of {}; {}", plan.computes_on.gpu,
                              describe(plan.computes_on))
                : std::string("\n  on cuda: memory= is the GPU's; products by cuBLASLt");
-  if (!plan.attention_why.empty()) out += "\n  attention: " + plan.attention_why;
+  if (!plan.attention_note.empty()) out += "\n  attention: " + plan.attention_note;
   if (plan.tf32) out += "\n  precision tf32: products of fp32 round what they multiply to 10 bits";
   if (plan.graphs) out += "\n  the programs of a step are captured and run as graphs";
   if (!plan.target.empty())

@@ -154,9 +154,6 @@ class PlanSearch {
   std::vector<Bounded> bounded();
   // make_plan keeps its answer to `least` here, which is the same for every budget.
   std::unique_ptr<Plan> smallest;
-  // And what the least takes by the kernel that attn_implementation: auto falls back to; kNoLimit:
-  // there is no other.
-  int64_t fallback_minimum = 0;
   // Micro-batch x head chunk x what becomes of gradients, as far as looked at.
   int64_t configurations() const { return static_cast<int64_t>(configs_.size()); }
   const CostModel& cost() const { return *cost_; }

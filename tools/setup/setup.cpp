@@ -242,15 +242,13 @@ CostModel host_cost(int threads, DType compute) {
                : CostModel::uncalibrated(plan_instruction_set(), threads);
 }
 
-bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
-                     int64_t T, std::string* why) {
-  if (!device || !takes) return false;
-  const double times = device->cudnn_speedup(D, T);
-  if (times <= 0) return false;
-  const bool faster = times >= kCudnnMargin;
-  *why = fmt::format("{}, since cuDNN was measured {:.2f} times as fast as the program's kernel",
-                     faster ? "cuDNN" : "the program's kernel", times);
-  return faster;
+std::string cudnn_note(const std::optional<DeviceCalibration>& device, int64_t D, int64_t T) {
+  const double times = device ? device->cudnn_speedup(D, T) : 0;
+  if (times < kCudnnMargin) return "";
+  return fmt::format(
+      "the program's kernel; cuDNN was measured {:.2f} times as fast, and computes with "
+      "attn_implementation=cudnn",
+      times);
 }
 
 void refuse_target(const RunConfig& config, const char* command) {
@@ -391,12 +389,9 @@ RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
     if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
-    const bool comparable = cudnn_takes(config, *s.model, rows);
-    std::string why;
-    const bool cudnn =
-        r.settings.cudnn || (config.attn_implementation == "auto" &&
-                             cudnn_is_faster(device, comparable, spec.D, s.sizes.max_length, &why));
-    choose_attention(r, cudnn, why);
+    choose_attention(r, r.settings.cudnn);
+    if (config.attn_implementation == "auto" && cudnn_takes(config, *s.model, rows))
+      r.attention_note = cudnn_note(device, spec.D, s.sizes.max_length);
   }
   r.T = front.count + s.sizes.max_length;
   r.pairs = s.rows ? s.rows->pairs() : pair_decision(config);
@@ -514,8 +509,6 @@ RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
   if (s.config.cuda_graphs == "on") check_graphs(s.config, r);
   // A described device has a host of its own, of which nothing is known.
   if (s.config.target.empty()) r.free_bytes = free_bytes_now(r);
-  // A checkpoint or a plan to follow says itself whose attention it is.
-  if (r.global_batch > 0 && s.config.plan.empty()) keep_attention_that_fits(r);
   if (r.ranks > 1 && s.config.zero == "auto") choose_zero(r);
   return s;
 }

@@ -40,10 +40,9 @@ struct RunSetup {
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
 // `looks`: to look at the data alone (check_task_keys). `ranks`: what one of several has of its machine.
 RunSetup make_setup(RunConfig config, bool looks = false, const RankRoom& ranks = {});
-// What `attn_implementation: auto` makes of a calibration of the GPU: cuDNN where it takes the
-// model's attention and was faster by kCudnnMargin. `why` gets it in words; empty without one.
-bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
-                     int64_t T, std::string* why);
+// What a plan by the program's kernel says of cuDNN's, where a calibration of the GPU found that
+// faster by kCudnnMargin; else empty.
+std::string cudnn_note(const std::optional<DeviceCalibration>& device, int64_t D, int64_t T);
 // Throws usage if `config` has a target: what runs does so on this machine.
 void refuse_target(const RunConfig& config, const char* command);
 

@@ -40,8 +40,6 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
                           const std::string& advice) {
     complaints.add(ErrorCode::usage, expected, found, advice);
   };
-  if (config.ranks > 1)
-    refuse(fmt::format("one rank for task: {}", config.task), said("ranks"), "leave ranks out");
   if (decision.reward) {
     if (config.lora_dropout > 0)
       refuse("no dropout with task: reward, as TRL has it", said("lora_dropout"),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "tools/planner/attention_choice.h"
 #include "tools/planner/ladder.h"
 #include "tools/planner/plan_search.h"
 
@@ -21,10 +20,6 @@ std::vector<ReportRung> forecast_ladder(const PlanRequest& request, const Plan& 
                                         PlanSearch& search) {
   constexpr int64_t kBudgets = 17;
   if (request.global_batch <= 0 || plan.minimum_bytes <= 0) return {};
-  if (const auto first = attention_before_fallback(request)) {
-    PlanSearch other(*first);
-    return forecast_ladder(*first, plan, other);
-  }
   PlanRequest unlimited = request;
   unlimited.budget = 0;
   const Plan roomy = make_plan(unlimited, search);

@@ -60,20 +60,20 @@ std::vector<std::vector<float>> read_reference(const std::string& path, const st
 
 void TrainRun::learn_reference() {
   if (!plan_.decisions.pairs.cached) return;
-  const std::string path = config().output_dir + "/" + kReferenceFile;
+  const std::string path = lead_dir_ + "/" + kReferenceFile;
   const Files files = data_.rows->reference_files();
   const std::string fingerprint = data_.rows->reference_fingerprint();
   if (resumed_) {
     const std::string from = fork_ ? resumed_->folder + "/../" + std::string(kReferenceFile) : path;
     std::vector<std::vector<float>> all = read_reference(from, fingerprint, files);
-    if (fork_) write_reference(path, fingerprint, files, all);
+    if (fork_ && leads()) write_reference(path, fingerprint, files, all);
     return data_.rows->set_reference(std::move(all), *session_);
   }
   const double started = monotonic_seconds();
   const StepState saved = session_->state();
   std::vector<std::vector<float>> all = data_.rows->compute_reference(*session_);
   session_->state() = saved;
-  write_reference(path, fingerprint, files, all);
+  if (leads()) write_reference(path, fingerprint, files, all);
   data_.rows->set_reference(std::move(all), *session_);
   log_->say(fmt::format(
       "  reference: log probabilities of {} by the weights of the start ({})",

@@ -180,6 +180,13 @@ RunRanks::Step RunRanks::agree(const Step& mine) {
   return step;
 }
 
+PreferenceSums RunRanks::sum(const PreferenceSums& mine) {
+  PreferenceSums all[kMostRanks], sums;
+  group_->exchange("the pairs of a step", all, &mine, sizeof(PreferenceSums));
+  for (int r = 0; r < group_->size(); ++r) sums.add(all[r]);
+  return sums;
+}
+
 std::string RunRanks::broken(int awaited, const char* what, double began) {
   for (int r = 0; r < group_->size(); ++r) group_->look_after(r);
   group_->look_after(awaited, what, began);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "engine/core/error.h"
+#include "layers/tasks/preference.h"
 #include "parallel/group.h"
 #include "parallel/rank_comm.h"
 #include "tools/config/run_config.h"
@@ -77,6 +78,8 @@ class RunRanks {
     double elapsed = 0;
   };
   Step agree(const Step& mine);
+  // What all ranks have seen of a step's pairs, added in their order.
+  PreferenceSums sum(const PreferenceSums& mine);
 
   // Throws collective if a rank has given up: what was computed since may be nothing.
   void check() { group_->check(); }

@@ -167,6 +167,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
 
   const StepState& state = s.state();
   if (ranks_) ranks_->check();
+  if (ranks_ && plan_.decisions.pairs.any()) preferences_ = ranks_->sum(preferences_);
   const double loss = state.loss_sum / static_cast<double>(state.loss_tokens);
   skipped_ = state.found_inf && step_skipped();
   if (!skipped_ && (state.found_inf || !std::isfinite(loss))) {

@@ -148,7 +148,7 @@ TEST(KernelTable, FallsBackWhereTheKernelDoesNotTakeTheProduct) {
 
 TEST(KernelTable, RefusesTheLibraryAndOtherDTypes) {
   KernelTable table;
-  EXPECT_THROW(table.set({{}, DType::f32, DType::f32, MatmulKernel::library}), Error);
+  EXPECT_THROW(table.set({{}, DType::f32, DType::f32, MatmulKernel::cublaslt}), Error);
   EXPECT_THROW(table.set({{}, DType::f32, DType::f32, MatmulKernel::cublaslt}), Error);
   EXPECT_THROW(table.set({{}, DType::i32, DType::f32, MatmulKernel::avx2}), Error);
   EXPECT_TRUE(table.empty());
@@ -160,7 +160,7 @@ TEST(KernelTable, Families) {
   EXPECT_TRUE(same_bits(MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated));
   EXPECT_FALSE(same_bits(MatmulKernel::avx512, MatmulKernel::avx512_bf16));
   EXPECT_FALSE(same_bits(MatmulKernel::amx_bf16, MatmulKernel::avx512_bf16));
-  EXPECT_FALSE(same_bits(MatmulKernel::library, MatmulKernel::avx512));
+  EXPECT_FALSE(same_bits(MatmulKernel::cublaslt, MatmulKernel::avx512));
 }
 
 // The recorded product: on plan it says which kernel it will use, and that is the one it uses.

@@ -31,7 +31,6 @@ void check_case(const Case& c, uint32_t seed) {
   for (const MatmulKernel kernel : kMatmulKernels) {
     SCOPED_TRACE(to_string(kernel));
     if (!matmul_supports(t.problem(nullptr), kernel)) continue;
-    if (!matmul_prepare(t.problem(nullptr), kernel, 2)) continue;
     const auto out = t.run(kernel, 2);
     for (int64_t i = 0; i < c.M; ++i)
       for (int64_t j = 0; j < c.N; ++j) {
@@ -48,7 +47,6 @@ void check_case(const Case& c, uint32_t seed) {
     if (again) {
       EXPECT_EQ(out, t.run(kernel, 2)) << "a second run differs";
     }
-    if (kernel == MatmulKernel::library) continue;
     if (again) {
       EXPECT_EQ(out, t.run(kernel, 1)) << "one thread differs from two";
     }
@@ -421,32 +419,10 @@ TEST(MatmulCpu, BestKernelTakesTheProblem) {
     const MatmulProblem p = Prepared(c, 7).problem(nullptr);
     const MatmulKernel best = matmul_best(p);
     EXPECT_TRUE(matmul_supports(p, best));
-    EXPECT_TRUE(matmul_prepare(p, best, 2));
     EXPECT_NE(best, MatmulKernel::reference) << "AVX2 is the least we build for";
-    EXPECT_NE(best, MatmulKernel::library);
     EXPECT_NE(best, MatmulKernel::amx_bf16_emulated);
     EXPECT_EQ(best, matmul_best(c.a, c.b)) << "the dtypes alone decide";
   }
-}
-
-// The library refuses, rather than approximates, what it does not do as promised.
-TEST(MatmulCpu, LibraryRefusesWhatItDoesNotKeep) {
-  const auto supports = [](Case c) {
-    return matmul_supports(Prepared(c, 8).problem(nullptr), MatmulKernel::library);
-  };
-  EXPECT_EQ(supports({8, 8, 8}), matmul_available(MatmulKernel::library));
-  Case c{8, 8, 8};
-  c.alpha = 2;
-  EXPECT_FALSE(supports(c));
-  c = {8, 8, 8};
-  c.la = Layout::strided;
-  EXPECT_FALSE(supports(c));
-  EXPECT_FALSE(supports({8, 8, 8, DType::f16, DType::f16}));
-  EXPECT_FALSE(supports({8, 8, 8, DType::f32, DType::bf16}));
-  EXPECT_FALSE(supports({8, 8, 8, DType::f32, DType::f32, DType::bf16}));
-  c = {8, 8, 8, DType::bf16, DType::bf16, DType::bf16};
-  c.accumulate = true;
-  EXPECT_FALSE(supports(c));
 }
 
 std::string error_of(const MatmulProblem& p, MatmulKernel kernel, void* scratch, int threads) {
@@ -505,8 +481,7 @@ TEST(MatmulCpu, PackedLayoutAndBytes) {
   EXPECT_EQ(matmul_packed_bytes(5, 33, MatmulKernel::avx512_bf16), 3 * 64 * 4);
   EXPECT_EQ(matmul_packed_bytes(33, 33, MatmulKernel::amx_bf16), 32 * 64 * 4);
   EXPECT_EQ(matmul_packed_bytes(768, 3072, MatmulKernel::amx_bf16), 768 * 3072 * 2);
-  for (const MatmulKernel none : {MatmulKernel::reference, MatmulKernel::library})
-    EXPECT_EQ(matmul_packed_bytes(5, 33, none), 0);
+  EXPECT_EQ(matmul_packed_bytes(5, 33, MatmulKernel::reference), 0);
   EXPECT_EQ(matmul_packed_bytes(0, 33, MatmulKernel::avx2), 0);
   EXPECT_EQ(matmul_packed_bytes(5, 0, MatmulKernel::avx2), 0);
   std::vector<float> b(5 * 33);
@@ -546,7 +521,7 @@ TEST(MatmulCpu, PackErrorsSayWhatIsWrong) {
   has(error(out.data(), good, -1, avx2, 1), "B f32 K=-1 N=8");
   has(error(out.data(), good, 8, avx2, 0), "at least one thread to pack a matrix");
   has(error(out.data(), good, 8, avx2, 0), "threads=0");
-  has(error(out.data(), good, 8, MatmulKernel::library, 1), "packed for the kernel library");
+  has(error(out.data(), good, 8, MatmulKernel::reference, 1), "packed for the kernel reference");
   has(error(out.data(), good, 8, MatmulKernel::amx_bf16, 1), "packed for the kernel amx_bf16");
   has(error(out.data(), {b.data(), DType::i32, 8, 1}, 8, avx2, 1), "B i32");
   has(error(nullptr, good, 8, avx2, 1), "a null pointer");
@@ -557,7 +532,6 @@ TEST(MatmulCpu, PackErrorsSayWhatIsWrong) {
   MatmulProblem p = t.problem(c.data());
   p.b_packed = out.data();
   EXPECT_FALSE(matmul_supports(p, MatmulKernel::reference));
-  EXPECT_FALSE(matmul_supports(p, MatmulKernel::library));
   has(error_of(p, MatmulKernel::reference, nullptr, 1), "C f32, B packed");
 }
 
@@ -569,7 +543,7 @@ TEST(MatmulCpu, KernelNamesAreReadBack) {
     EXPECT_EQ(parse_matmul_kernel(to_string(kernel)), kernel);
   }
   EXPECT_EQ(names, (std::set<std::string>{"reference", "avx2", "avx512", "avx512_bf16", "amx_bf16",
-                                          "amx_bf16_emulated", "library"}));
+                                          "amx_bf16_emulated"}));
   for (const char* other : {"", "AVX2", "avx", "avx512 ", "?"})
     EXPECT_EQ(parse_matmul_kernel(other), std::nullopt) << other;
 }

@@ -72,7 +72,7 @@ void check_finish(const Case& c, uint32_t seed) {
   const Prepared t(c, seed);
   for (const MatmulKernel kernel : kMatmulKernels) {
     SCOPED_TRACE(to_string(kernel));
-    if (kernel == MatmulKernel::library || !matmul_supports(t.problem(nullptr), kernel)) continue;
+    if (!matmul_supports(t.problem(nullptr), kernel)) continue;
     const auto plain = t.run(kernel, 1);
     for (const bool packed : {false, true}) {
       if (packed && matmul_packed_bytes(c.K, c.N, kernel) == 0) continue;
@@ -138,7 +138,7 @@ TEST(MatmulFinish, EmptyDepthIsHandedOverToo) {
     Case c{40, 50, 0, DType::bf16, DType::bf16, DType::f32};
     c.bias = true;
     const Prepared t(c, 3);
-    if (kernel == MatmulKernel::library || !matmul_supports(t.problem(nullptr), kernel)) continue;
+    if (!matmul_supports(t.problem(nullptr), kernel)) continue;
     Taken taken(c.M, c.N);
     t.run(kernel, 2, false, {Taken::tile, Taken::finish_rows, &taken});
     taken.check(true);
@@ -160,17 +160,6 @@ TEST(MatmulFinish, NeedsNoC) {
   EXPECT_EQ(rounded(t, taken), t.run(kernel, 2));
   p.accumulate = true;
   EXPECT_ANY_THROW(matmul_cpu(p, kernel, scratch.data(), 2));
-}
-
-TEST(MatmulFinish, TheLibraryRefuses) {
-  const Prepared t(Case{4, 4, 4}, 4);
-  MatmulProblem p = t.problem(nullptr);
-  EXPECT_EQ(matmul_supports(p, MatmulKernel::library), matmul_available(MatmulKernel::library));
-  p.finish.rows = Taken::finish_rows;
-  EXPECT_FALSE(matmul_supports(p, MatmulKernel::library));
-  p.finish = {};
-  p.finish.tile = Taken::tile;
-  EXPECT_FALSE(matmul_supports(p, MatmulKernel::library));
 }
 
 }  // namespace

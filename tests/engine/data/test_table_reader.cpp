@@ -142,6 +142,96 @@ TEST_F(Table, RestoresWhatWasWritten) {
   }
 }
 
+// A text as the header of the reader says: whole, a character after the other.
+struct PlainTable {
+  std::vector<Strings> records;
+  std::vector<int64_t> lines;
+  int64_t breaks = 0, first_break = 0;
+  bool bad = false;
+
+  PlainTable(const std::string& text, char separator, bool quotes) {
+    const char end = text.find('\n') == text.npos && text.find('\r') != text.npos ? '\r' : '\n';
+    int64_t line = 1;
+    for (size_t at = 0; at < text.size() && !bad;) {
+      if (text[at] == '\n' || text[at] == '\r') {  // an empty line
+        line += text[at++] == end;
+        continue;
+      }
+      Strings fields;
+      lines.push_back(line);
+      for (bool more = true; more && !bad;) {
+        std::string field;
+        if (quotes && at < text.size() && text[at] == '"') {
+          bool closed = false;
+          for (++at; at < text.size() && !closed; ++at) {
+            if (text[at] == '"' && text.compare(at, 2, "\"\"") == 0)
+              ++at;
+            else if (text[at] == '"')
+              closed = true;
+            if (text[at] == end && breaks++ == 0) first_break = line;
+            line += text[at] == end;
+            if (!closed) field += text[at];
+          }
+          if (end == '\n' && text.compare(at, 2, "\r\n") == 0) ++at;
+          if (end == '\n' && at + 1 == text.size() && text[at] == '\r') ++at;
+          bad = !closed || (at < text.size() && text[at] != separator && text[at] != end);
+        } else {
+          while (at < text.size() && text[at] != separator && text[at] != end) field += text[at++];
+          if (end == '\n' && (at == text.size() || text[at] == end) && field.ends_with('\r'))
+            field.pop_back();
+        }
+        fields.push_back(field);
+        more = at < text.size() && text[at] == separator;
+        at += more;
+      }
+      if (at < text.size() && text[at] == end) ++at, ++line;
+      if (!records.empty() && records.front().size() != fields.size()) bad = true;
+      records.push_back(fields);
+    }
+  }
+};
+
+TEST_F(Table, AgreesWithOneThatReadsItWhole) {
+  std::mt19937_64 rng(5);
+  const std::string parts[] = {"a", "b", "\"", "\"", ",", ",", "\n", "\r\n", "\r", "\t", "\"\""};
+  int read_whole = 0, refused = 0;
+  for (int trial = 0; trial < 2500; ++trial) {
+    std::string text = rng() % 3 == 0 ? "" : "x,y\n";
+    const bool quotes = rng() % 4 != 0;
+    for (uint64_t i = 0, n = rng() % 14; i < n; ++i) text += parts[rng() % std::size(parts)];
+    const PlainTable plain(text, ',', quotes);
+    std::vector<Strings> got;
+    std::vector<int64_t> lines;
+    std::filesystem::remove(path_);
+    std::ofstream(path_, std::ios::binary) << text;
+    try {
+      TableReader reader(path_, ',', quotes, 1000);
+      if (!reader.columns().empty()) {
+        got.push_back(reader.columns());
+        lines.push_back(reader.line());
+      }
+      std::vector<int64_t> wanted(reader.columns().size());
+      for (size_t c = 0; c < wanted.size(); ++c) wanted[c] = static_cast<int64_t>(c);
+      std::vector<std::string_view> fields(wanted.size());
+      while (!wanted.empty() && reader.next(wanted, fields)) {
+        got.emplace_back(fields.begin(), fields.end());
+        lines.push_back(reader.line());
+      }
+      ASSERT_FALSE(plain.bad) << text;
+      EXPECT_EQ(got, plain.records) << text;
+      EXPECT_EQ(lines, plain.lines) << text;
+      EXPECT_EQ(reader.quoted_breaks(), plain.breaks) << text;
+      EXPECT_EQ(reader.first_quoted_break(), plain.first_break) << text;
+      ++read_whole;
+    } catch (const Error&) {
+      ASSERT_TRUE(plain.bad) << text;
+      ++refused;
+    }
+  }
+  EXPECT_GT(read_whole, 500);
+  EXPECT_GT(refused, 300);
+}
+
 TEST_F(Table, NoInputCrashes) {
   std::mt19937_64 rng(3);
   const std::string parts[] = {"a", "\"", ",", "\n", "\r"};

@@ -1,7 +1,9 @@
 // What adapters refuse: words that mean nothing in a model, methods where they are not for, folders of others.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
 
 #include "tests/layers/models/peft_golden.h"
@@ -284,6 +286,83 @@ TEST(Peft, RefusesFoldersOfOthers) {
   read_adapter_config(empty.path(), &notes);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("news"), std::string::npos);
+}
+
+// A number of adapter_config.json: the least and the first above it that are read.
+struct FieldEnds {
+  const char* methods;
+  const char* key;
+  double least, above;
+};
+constexpr double kMost = 1 << 20;  // ranks, tokens and widths are below
+constexpr FieldEnds kFieldEnds[] = {
+    {"lora vera miss mora", "r", 1, kMost},
+    {"lora", "lora_alpha", -1e12, 1e12},
+    {"lora mora", "lora_dropout", 0, 1},
+    {"vera", "vera_dropout", 0, 1},
+    {"miss", "miss_dropout", 0, 1},
+    {"vera", "d_initial", -1e12, 1e12},
+    {"vera", "projection_prng_key", 0, 1e18},
+    {"mora", "mora_type", 1, 7},
+    {"prompt_tuning p_tuning prefix_tuning", "num_virtual_tokens", 1, kMost},
+    {"p_tuning prefix_tuning", "encoder_hidden_size", 0, kMost},
+    {"houlsby pfeiffer", "reduction_factor", 1, kMost}};
+
+const FieldEnds* ends_of(std::string_view method, std::string_view key) {
+  for (const FieldEnds& row : kFieldEnds) {
+    const std::string methods = std::string(" ") + row.methods + " ";
+    if (row.key == key && methods.find(" " + std::string(method) + " ") != std::string::npos)
+      return &row;
+  }
+  return nullptr;
+}
+
+// Every number that any method reads: its ends are values, what lies beyond them is refused by name.
+TEST(Peft, NumbersOfFoldersHaveTheirEnds) {
+  const TempFolder folder;
+  size_t rows = 0;
+  for (const AdapterMethod* method : adapter_methods())
+    for (const AdapterField& field : method->fields) {
+      const bool whole = std::holds_alternative<int64_t AdapterFields::*>(field.value);
+      if (!whole && !std::holds_alternative<double AdapterFields::*>(field.value)) continue;
+      SCOPED_TRACE(std::string(method->name) + "." + std::string(field.key));
+      const FieldEnds* const ends = ends_of(method->name, field.key);
+      ASSERT_NE(ends, nullptr);
+      ++rows;
+      const auto read = [&](double value) {
+        nlohmann::json c = {{"peft_type", method->type}};
+        if (!method->flag.empty()) c[std::string(method->flag)] = true;
+        const std::string key(field.key);
+        if (whole)
+          c[key] = static_cast<int64_t>(value);
+        else
+          c[key] = value;
+        std::ofstream(folder / kAdapterConfig) << c.dump();
+        const PeftConfig config = read_adapter_config(folder.path());
+        EXPECT_EQ(config.method, method->name);
+        if (whole) {
+          EXPECT_EQ(config.*std::get<int64_t AdapterFields::*>(field.value),
+                    static_cast<int64_t>(value));
+        } else {
+          EXPECT_EQ(config.*std::get<double AdapterFields::*>(field.value), value);
+        }
+      };
+      const double one = ends->above > 1e15 ? 1024 : 1;  // of what a double tells apart
+      const std::string named = whole ? "an integer from " + fmt::format("{:.0f}", ends->least)
+                                      : std::string(field.key) + " from ";
+      const auto refused = [&](double value) {
+        expect_error(ErrorCode::data, {named.c_str(), ends->key}, [&] { read(value); });
+      };
+      read(ends->least);
+      read(whole ? ends->above - one : std::nextafter(ends->above, 0.0));
+      refused(ends->least - (whole ? 1 : std::abs(ends->least) * 1e-6 + 1e-300));
+      refused(ends->above);
+    }
+  size_t known = 0;
+  for (const FieldEnds& row : kFieldEnds)
+    for (const AdapterMethod* method : adapter_methods())
+      known += ends_of(method->name, row.key) == &row;
+  EXPECT_EQ(rows, known);
 }
 
 }  // namespace

@@ -227,5 +227,19 @@ TEST(FreeMemory, GenerateDecodesFewerTogether) {
   EXPECT_EQ(generate({"--batch-size", "5"}).code, 3);
 }
 
+// What a run has planned is explained where less is free by now.
+TEST(ExplainWhereLittleIsFree, SaysWhatTheRunHad) {
+  NEEDS_PRELOAD();
+  const Workspace w;
+  w.trained("run", {"max_steps=1", "eval_fraction=0"});
+  const std::vector<std::string> words = {"explain", "--run", w.path("run"), "--peak"};
+  const Outcome before = run(words);
+  ASSERT_EQ(before.code, 0) << before.err;
+  const FreeMemory little(kMiB);
+  const Outcome now = run(words);
+  EXPECT_EQ(now.code, 0) << now.err;
+  EXPECT_EQ(now.out, before.out);
+}
+
 }  // namespace
 }  // namespace snug::e2e

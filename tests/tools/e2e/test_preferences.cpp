@@ -493,7 +493,6 @@ TEST_F(Preferences, WhatIsRefused) {
        "a token before the last of every answer"},
       {good, {"beta=0"}, "beta"},
       {good, {"label_smoothing=0.5"}, "label_smoothing"},
-      {good, {"ranks=2"}, "one rank for task: dpo"},
       {good, {"task=causal_lm", "beta=0.2"}, "beta only with task: dpo"},
       {good,
        {"precompute_ref_log_probs=true", "loss_type=orpo"},

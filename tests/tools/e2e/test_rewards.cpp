@@ -196,7 +196,6 @@ TEST_F(Rewards, WhatIsRefused) {
       {good, {"label_column=x"}, "label_column only with"},
       {good, {"problem_type=regression"}, "problem_type only with"},
       {good, {"sample_prompt=the"}, "sample_prompt only with"},
-      {good, {"ranks=2"}, "one rank for task: reward"},
       {good, {"peft=lora", "lora_dropout=0.1"}, "no dropout with task: reward"},
       {good,
        {"metric_for_best_model=eval_perplexity"},
