@@ -148,14 +148,14 @@ TEST(RankSessions, UpdatesByTheHost) {
 TEST(SlowRankSessions, UpdatesByTheHostOfEveryForm) {
   for (const bool params : {false, true})
     for (const char* precision : {"fp32", "bf16", "fp16"})
-      for (const char* optim : {"adamw", "adamw_8bit", "lion"})
-        for (const int ranks : {2, 3}) {
-          Case c{ranks == 3 ? kLlama : kNeox, precision, optim, "block"};
-          c.place = Place::emu;
-          c.away = c.gradients_away = c.host_updates = true;
-          c.params_away = params;
-          check_homes(c, ranks, {1, 2, 3}, {StreamMode::deferred});
-        }
+      for (const char* optim : {"adamw", "adamw_8bit", "lion"}) {
+        const int ranks = *optim == 'l' ? 3 : 2;
+        Case c{ranks == 3 ? kLlama : kNeox, precision, optim, "block"};
+        c.place = Place::emu;
+        c.away = c.gradients_away = c.host_updates = true;
+        c.params_away = params;
+        check_homes(c, ranks, {1, 2, 3}, {StreamMode::deferred});
+      }
   Case c{kGpt2, "bf16", "adamw", "none", Place::emu, 0.5, false};  // no master
   c.away = c.gradients_away = c.host_updates = true;
   check_homes(c, 2, {1, 2, 3}, {StreamMode::worker});
