@@ -1,6 +1,7 @@
 // Homes: where of one model weights, gradients and optimizer states rest beside the device, and who
 // updates them. Whoever plans decides these fields and the stores act on them: nothing between the two
-// names one. No home changes a bit, but for delayed_update, which says when.
+// names one. No home changes a bit, but for delayed_update, which says when. Of ranks each has there what it
+// keeps (StorePolicy::zero), whose pieces of the states are updated by their rank or its host.
 #pragma once
 
 #include <compare>

@@ -19,7 +19,7 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
       run_of_(run_of_params(table)),
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
-  require(!delayed || (on_host && !ranks), "the host of one rank, which updates late");
+  require(!delayed || (on_host && !pieces()), "all gradients here, and updates by the host");
   expect_gradients_here(ctx, dtype);
   std::vector<int64_t> sizes;
   int64_t elements = 0;
@@ -36,7 +36,8 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
       elements += run.elements;
     }
     if (away(run)) {
-      if (const int64_t sums = gradient_norm_ops(run.spans, ops_); on_host && sums > 0)
+      const int64_t sums = gradient_norm_ops(run.spans, ops_);
+      if (on_host && !pieces() && sums > 0)
         run.slots = ctx.tensor(Name("gradient_sums"), {sums, step_state_shape()[0]}, DType::u8,
                                Category::state);
     } else {
@@ -58,7 +59,7 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
     run.host = std::move(pieces[next++]);
   }
 
-  make_windows(ctx, store);
+  if (!this->pieces()) make_windows(ctx, store);
 }
 
 // The same bytes again, cut where the store's windows begin; what of a run is before its first
@@ -132,6 +133,7 @@ void OffloadedGradSink::begin(bool first_of_window, bool last_of_window) {
     if (first_of_window) run.sent = false;
     if (away(run)) run.device.reset();  // of an abandoned program
   }
+  if (pieces()) pieces()->begin();
 }
 
 void OffloadedGradSink::fetch(Context& ctx, Piece& piece) {
@@ -165,6 +167,12 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
     Run& run = runs_[i];
     if (run.part != part || !away(run) || !run.device.defined()) continue;
     arrive(ctx, run);
+    if (sums_ && pieces()) {
+      sum_piece(ctx, i);
+      run.device.reset();
+      run.sent = true;  // what is recorded next is of a window that had others before
+      continue;
+    }
     if (sums_) ranks_->comm.all_reduce_sum(ctx, run.device);
     if (run.slots.defined())
       gradient_norm_slots(ctx, run.device, run.first, run.spans, run.slots, ops_);
@@ -178,8 +186,18 @@ void OffloadedGradSink::part_done(Context& ctx, int part) {
 }
 
 void OffloadedGradSink::sum_rest(Context& ctx) {
-  for (const Run& run : runs_)
-    if (sums_ && !away(run)) ranks_->comm.all_reduce_sum(ctx, run.device);
+  for (size_t i = 0; sums_ && i < runs_.size(); ++i) {
+    if (away(runs_[i])) continue;
+    if (pieces())
+      sum_piece(ctx, i);
+    else
+      ranks_->comm.all_reduce_sum(ctx, runs_[i].device);
+  }
+}
+
+void OffloadedGradSink::sum_piece(Context& ctx, size_t run) {
+  ranks_->comm.reduce_scatter_sum(ctx, pieces()->open(ctx, run, false), runs_[run].device);
+  pieces()->close(ctx, run);
 }
 
 void OffloadedGradSink::settle(Context& ctx) {

@@ -23,7 +23,9 @@
 // (turn), and what is of no part goes to the host behind the norm, all at once (leave).
 //
 // Of ranks that each keep all of them (ZeRO stage 0) a block's are summed over ranks in a window's last
-// micro-step, before they leave, and each rank sums up the squares of its own pieces. None of these is late.
+// micro-step, before they leave, and each rank sums up the squares of its own pieces.
+// At stage 1 each rank has the sum of its piece alone, which rests elsewhere (offloaded_pieces.h) and is what
+// the update has: what is here are the sums of micro-steps before.
 //
 // Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training" (2021).
 #pragma once
@@ -36,16 +38,19 @@
 #include "engine/seams/comm.h"
 #include "engine/seams/grad_sink.h"
 #include "engine/seams/update.h"
+#include "engine/stores/offloaded_pieces.h"
 #include "engine/stores/part_runs.h"
 
 namespace snug {
 
 class OffloadedGradSink final : public GradSink, public GradientWindows {
  public:
-  // What outlives the sink: whom they are summed with, and by run the spans whose squares are this rank's.
+  // What outlives the sink: whom they are summed with, by run the spans whose squares are this rank's, and
+  // where its pieces of the sums rest; null: all of them are here.
   struct Ranks {
     Comm& comm;
     const std::vector<std::vector<StateSpan>>& own;
+    OffloadedPieces* pieces = nullptr;
   };
   // Call inside the root program. The store's windows keep to the parts, and it outlives the sink.
   // dtype: f32 or bf16.
@@ -63,9 +68,11 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
   void end(Context& ctx) {
     sum_rest(ctx);
     settle(ctx);
+    if (pieces()) pieces()->settle(ctx);
   }
 
-  // In the program of the update: sums of squares, run by run in the order of the table.
+  // Where all of them are here. In the program of the update: sums of squares, run by run in the order of
+  // the table.
   void norm(Context& ctx, const View& state);
   // After norm(), in order.
   Window open_window(Context& ctx, int w) override;
@@ -102,7 +109,9 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
   };
   // Whether it has a place with the host between programs.
   bool kept(const Run& run) const { return away(run) || delayed_; }
+  OffloadedPieces* pieces() const { return ranks_ ? ranks_->pieces : nullptr; }
   void sum_rest(Context& ctx);
+  void sum_piece(Context& ctx, size_t run);
   void settle(Context& ctx);
   void stage(Context& ctx, StoreWindow& window);
   void make_windows(Context& ctx, const StateStore& store);

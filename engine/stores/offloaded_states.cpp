@@ -23,6 +23,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
   for (const WindowCut& cut : cut_windows(table, set_.whole, window, options.by_part, spans_)) {
     Window& w = windows_.emplace_back();
     static_cast<WindowCut&>(w) = cut;
+    w.holes = w.holes || (options.holes && options.holes(cut));
   }
 
   const bool flat = lie_flat(set_) && !options.room;
@@ -269,7 +270,7 @@ View OffloadedStateStore::stored(int k, int64_t first) const {
 }
 
 View OffloadedStateStore::stored_scales(int k, int64_t first) const {
-  if (lie_flat(set_)) return {};
+  if (lie_flat(set_) || is_late(k)) return {};
   const Window& w = window_of(first);
   const StatePlaces& places = w.places.of(k);
   return places.scales(w.host[static_cast<size_t>(k)].view(),

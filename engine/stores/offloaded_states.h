@@ -52,6 +52,8 @@ class OffloadedStateStore final : public KeptStates {
     bool delayed = false;  // with on_host, without `weights`
     // Bytes of a window of a state, where they are another store's to say what lies where in them.
     std::function<int64_t(const WindowCut&)> room = {};
+    // Whether some of a window's elements are not updated, where another store has its spans.
+    std::function<bool(const WindowCut&)> holes = {};
   };
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);

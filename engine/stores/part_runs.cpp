@@ -48,8 +48,8 @@ std::span<const StateSpan> spans_of(std::span<const StateSpan> spans, const Part
   return {at(run.first), at(run.first + run.elements)};
 }
 
-void arrive(Context& ctx, DeviceCopy& copy) {
-  if (ctx.current(copy.moved)) ctx.wait_event(kCompute, copy.moved);
+void arrive(Context& ctx, DeviceCopy& copy, StreamId stream) {
+  if (ctx.current(copy.moved)) ctx.wait_event(stream, copy.moved);
   copy.moved = {};
 }
 

@@ -34,8 +34,8 @@ struct DeviceCopy {
   Event moved;  // the last copy that was begun and that compute has not waited for
 };
 
-// Compute waits for it.
-void arrive(Context& ctx, DeviceCopy& copy);
+// Compute, or who else is to use it, waits for it.
+void arrive(Context& ctx, DeviceCopy& copy, StreamId stream = kCompute);
 
 // Begins to bring it; `host`: a tensor, or pieces one behind the other.
 template <class Host>

@@ -8,17 +8,19 @@
 namespace snug {
 
 ScatteredGradSink::ScatteredGradSink(Context& ctx, const ParamTable& table, const Shards& shards,
-                                     DType dtype, Comm& comm)
+                                     DType dtype, Comm& comm, OffloadedPieces* away)
     : table_(table),
       shards_(shards),
       dtype_(dtype),
       comm_(comm),
-      kept_(ctx.tensor(Name("gradients.kept"), {shards.elements()}, dtype, Category::gradients)),
+      away_(away),
       gradients_(shards.runs().size()),
       run_of_(run_of_params(table)),
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
   expect_gradients_here(ctx, dtype);
+  if (away == nullptr)
+    kept_ = ctx.tensor(Name("gradients.kept"), {shards.elements()}, dtype, Category::gradients);
   for (const ShardRun& run : shards.runs()) {
     run_of_window_.push_back(names_.size());
     names_.push_back(run_name("gradients", table, run));
@@ -34,6 +36,7 @@ void ScatteredGradSink::set_windows(const std::vector<WindowRange>& of_runs) {
 void ScatteredGradSink::begin(bool first_of_window) {
   first_ = first_of_window;
   flying_ = -1;  // of an abandoned program
+  if (away_) away_->begin();
   std::fill(written_.begin(), written_.end(), char{0});
 }
 
@@ -56,8 +59,9 @@ GradView ScatteredGradSink::open(Context& ctx, int param) {
 void ScatteredGradSink::scatter(Context& ctx, size_t run) {
   if (!gradients_[run].defined()) return;
   land(ctx);
-  flight_ = comm_.begin_reduce_scatter(ctx, {shards_.piece(kept_, run), !first_}, gradients_[run],
-                                       &gradients_[run]);
+  const GradView mine =
+      away_ ? away_->open(ctx, run, !first_) : GradView{shards_.piece(kept_, run), !first_};
+  flight_ = comm_.begin_reduce_scatter(ctx, mine, gradients_[run], &gradients_[run]);
   flying_ = static_cast<int>(run);
   if (comm_.in_turn()) land(ctx);
 }
@@ -66,7 +70,13 @@ void ScatteredGradSink::land(Context& ctx) {
   if (flying_ < 0) return;
   Comm::arrive(ctx, flight_);
   gradients_[static_cast<size_t>(flying_)].reset();
+  if (away_) away_->close(ctx, static_cast<size_t>(flying_));
   flying_ = -1;
+}
+
+void ScatteredGradSink::fetch_part(Context& ctx, int part) {
+  for (size_t i = 0; away_ && !first_ && part >= 0 && i < gradients_.size(); ++i)
+    if (shards_.runs()[i].part == part) away_->fetch(ctx, i);
 }
 
 void ScatteredGradSink::part_done(Context& ctx, int part) {
@@ -78,6 +88,7 @@ void ScatteredGradSink::settle(Context& ctx) {
   for (size_t i = 0; i < gradients_.size(); ++i)
     if (static_cast<int>(i) != flying_) scatter(ctx, i);
   land(ctx);
+  if (away_) away_->settle(ctx);
 }
 
 GradientWindows::Window ScatteredGradSink::open_window(Context&, int w) {

@@ -16,18 +16,27 @@ OffloadedShardStore::OffloadedShardStore(Context& ctx, const ParamTable& table, 
       flat_(lie_flat(set_)) {
   require(set_.rows.empty() && set_.counts.empty(),
           "states of elements, to be cut where ranks are");
-  for (const ShardRun& run : shards_.runs()) {
+  const Shards range(table, options.frozen ? Shards::Range::all : Shards::Range::trained);
+  for (const ShardRun& run : range.runs()) {
     ParamInfo piece;
     piece.name = run_name("piece", table, run);
     piece.shape = {run.piece};
     piece.part = run.part;
+    piece.trainable = run.trained;
+    piece.gathered = table[run.param].gathered;
     pieces_.add(std::move(piece));
   }
   const std::vector<StateSpan> whole = whole_parameter_spans(table);
   StateSet flat(set_.names);
   if (flat_) flat.form = set_.form;
-  OffloadedStateStore::Options inner{
-      .master = options.master, .window = options.window, .by_part = true};
+  OffloadedStateStore::Options inner{.master = options.master,
+                                     .window = options.window,
+                                     .by_part = true,
+                                     .weights = options.parts,
+                                     .on_host = options.on_host,
+                                     .compute = options.compute,
+                                     .delayed = options.delayed};
+  inner.holes = [&](const WindowCut& window) { return has_holes(whole, window); };
   if (!flat_) inner.room = [&](const WindowCut& window) { return room_of(whole, window); };
   inner_ = std::make_unique<OffloadedStateStore>(ctx, pieces_, std::move(flat), inner);
   of_runs_.assign(shards_.runs().size(), {0, 0});
@@ -55,9 +64,7 @@ OffloadedShardStore::OffloadedShardStore(Context& ctx, const ParamTable& table, 
 
 std::vector<StateSpan> OffloadedShardStore::cut(std::span<const StateSpan> whole, int64_t begin,
                                                 int64_t end, int rank) const {
-  const auto after = std::upper_bound(shards_.runs().begin(), shards_.runs().end(), begin,
-                                      [](int64_t b, const ShardRun& run) { return b < run.kept; });
-  const ShardRun& run = *(after - 1);
+  const ShardRun& run = shards_.runs()[shards_.run_of_kept(begin)];
   const int64_t first = Shards::first(run, rank) - run.kept;
   std::vector<StateSpan> list;
   for (const StateSpan& s : spans_of(whole, run)) {
@@ -75,6 +82,16 @@ int64_t OffloadedShardStore::room_of(std::span<const StateSpan> whole,
   for (int r = 0; r < shards_.ranks(); ++r)
     bytes = std::max(bytes, StatePlaces(cut(whole, window.begin, window.end, r), set_).bytes());
   return bytes;
+}
+
+bool OffloadedShardStore::has_holes(std::span<const StateSpan> whole,
+                                    const WindowCut& window) const {
+  for (int r = 0; r < shards_.ranks(); ++r) {
+    int64_t left = window.end - window.begin;
+    for (const StateSpan& s : cut(whole, window.begin, window.end, r)) left -= s.elements;
+    if (left > 0) return true;
+  }
+  return false;
 }
 
 View OffloadedShardStore::none(int k, DType dtype) const {
@@ -113,17 +130,19 @@ StateSpan OffloadedShardStore::kept(const StateSpan& span) const {
 }
 
 View OffloadedShardStore::acquire_master(Context& ctx, const StateSpan& span) {
-  if (options_.master) return inner_->acquire_master(ctx, kept(span));
+  if (inner_->master().defined()) return inner_->acquire_master(ctx, kept(span));
   if (!options_.weights) return {};
   return options_.weights->kept().rows(kept(span).offset, span.elements);
 }
 
-View OffloadedShardStore::acquire_weights(Context&, const StateSpan& span) {
+View OffloadedShardStore::acquire_weights(Context& ctx, const StateSpan& span) {
+  if (inner_->has_weights()) return inner_->acquire_weights(ctx, kept(span));
   if (!has_weights()) return {};
   return options_.weights->kept().rows(kept(span).offset, span.elements);
 }
 
 View OffloadedShardStore::stored(int k, int64_t first) const {
+  if (is_late(k)) return late_(first);
   View v;
   if (flat_) {
     v = inner_->stored(k, shards_.kept(first));
@@ -136,7 +155,7 @@ View OffloadedShardStore::stored(int k, int64_t first) const {
 }
 
 View OffloadedShardStore::stored_scales(int k, int64_t first) const {
-  if (flat_) return {};
+  if (flat_ || is_late(k)) return {};
   const Kept at = kept_at(k, first);
   View v = at.places.scales(at.room, at.form, first, at.places.elements_from(first));
   if (!keeps(first)) v.data = nullptr;
@@ -146,11 +165,8 @@ View OffloadedShardStore::stored_scales(int k, int64_t first) const {
 void OffloadedShardStore::round_master(
     Context& ctx, const std::function<View(size_t, int64_t, int64_t)>& weights) {
   inner_->round_master(ctx, [&](int64_t begin, int64_t elements) {
-    const size_t after = static_cast<size_t>(
-        std::upper_bound(shards_.runs().begin(), shards_.runs().end(), begin,
-                         [](int64_t b, const ShardRun& run) { return b < run.kept; }) -
-        shards_.runs().begin());
-    return weights(after - 1, begin - shards_.runs()[after - 1].kept, elements);
+    const size_t run = shards_.run_of_kept(begin);
+    return weights(run, begin - shards_.runs()[run].kept, elements);
   });
 }
 

@@ -22,6 +22,13 @@ size_t Shards::run_of(int64_t element) const {
   return static_cast<size_t>(after - runs_.begin()) - 1;
 }
 
+size_t Shards::run_of_kept(int64_t kept) const {
+  const auto after = std::upper_bound(runs_.begin(), runs_.end(), kept,
+                                      [](int64_t k, const ShardRun& r) { return k < r.kept; });
+  require(after != runs_.begin() && kept < elements_, "an element that a rank keeps");
+  return static_cast<size_t>(after - runs_.begin()) - 1;
+}
+
 std::vector<StateSpan> Shards::cut(std::span<const StateSpan> spans, size_t run, int rank) const {
   const ShardRun& r = runs_[run];
   const int64_t begin = first(r, rank), end = begin + r.piece;
@@ -67,12 +74,16 @@ std::vector<std::vector<StateSpan>> Shards::cut_widest(const ParamTable& table) 
 
 void Shards::add_pieces(int own, const View& mine,
                         std::vector<RestingWeights::Piece>& pieces) const {
-  for (int rank = 0; rank < ranks_; ++rank)
-    for (size_t i = 0; i < runs_.size(); ++i) {
-      View view = piece(mine, i);
-      if (rank != own) view.data = nullptr;
-      pieces.push_back({first(runs_[i], rank), view, rank == own});
-    }
+  for (size_t i = 0; i < runs_.size(); ++i) add_piece(own, i, piece(mine, i), pieces);
+}
+
+void Shards::add_piece(int own, size_t run, const View& mine,
+                       std::vector<RestingWeights::Piece>& pieces) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    View view = mine;
+    if (rank != own) view.data = nullptr;
+    pieces.push_back({first(runs_[run], rank), view, rank == own});
+  }
 }
 
 }  // namespace snug

@@ -33,6 +33,8 @@ class Shards {
   static int64_t first(const ShardRun& run, int rank) { return run.first + rank * run.piece; }
   // The run that an element is in, and the rank that keeps it.
   size_t run_of(int64_t element) const;
+  // The run that an element of what a rank keeps is in.
+  size_t run_of_kept(int64_t kept) const;
   int rank_of(int64_t element) const {
     const ShardRun& run = runs_[run_of(element)];
     return static_cast<int>((element - run.first) / run.piece);
@@ -57,6 +59,9 @@ class Shards {
   // All ranks' pieces of a tensor that holds what a rank keeps, of which `mine` is that of rank `own`;
   // the others' have no data here.
   void add_pieces(int own, const View& mine, std::vector<RestingWeights::Piece>& pieces) const;
+  // The same of one run's piece.
+  void add_piece(int own, size_t run, const View& mine,
+                 std::vector<RestingWeights::Piece>& pieces) const;
 
  private:
   int ranks_;

@@ -23,6 +23,7 @@
 #include "engine/stores/gathered_params.h"
 #include "engine/stores/homes.h"
 #include "engine/stores/offloaded_gradients.h"
+#include "engine/stores/offloaded_pieces.h"
 #include "engine/stores/offloaded_states.h"
 #include "engine/stores/plain_gradients.h"
 #include "engine/stores/plain_params.h"
@@ -43,8 +44,7 @@ struct StorePolicy : Homes {
                                  // weights are the parameters
   DType gradients = DType::f32;  // or bf16
   StateSet states;               // the optimizer's
-  // Ranks that share the work; null: one. With some, gradients and weights rest with the host only where each
-  // rank has all of them (zero 0).
+  // Ranks that share the work; null: one.
   Comm* comm = nullptr;
   // What each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights
   // too. Bits of one micro-step a window do not depend on it.
@@ -94,8 +94,8 @@ class Stores {
   // With delayed_update: weights that were updated go to the device, gradients that are there to the
   // host; then those of this step are the targets'. Or weights alone.
   void send_late(Context& ctx);
-  void send_weights(Context& ctx) { offloaded_->send_weights(ctx); }
-  void turn() { away_->turn(); }
+  void send_weights(Context& ctx);
+  void turn();
   // What an update passes before it changes a parameter; null: nothing.
   void set_gate(UpdateGate* gate) { gate_ = gate; }
   UpdateGate* gate() const { return gate_; }
@@ -108,11 +108,16 @@ class Stores {
 
  private:
   void make_training(Context& ctx);
+  void make_shards_away(Context& ctx);
+  void make_pieces_away(Context& ctx);
+  // Whether the parameters rest where the states do, apart from what layers read.
+  bool has_master() const { return policy_.separate_master || policy_.update_on_host; }
   RestingWeights resting_in_shards() const;
   View own_rows(const View& flat, const ShardRun& run) const;
   Complete sum_complete(Context& ctx, const Complete& complete);
-  bool shares() const { return policy_.comm != nullptr && policy_.zero > 0 && !gathered_; }
+  bool shares() const { return policy_.zero == 1 || policy_.zero == 2; }
   Comm::Flight begin_share(Context& ctx, size_t run);
+  void share(Context& ctx, size_t first_run, size_t count);
   const View& kept_master() const;  // of the pieces
   void sum_squares_of_ranks(Context& ctx, const View& state);
 
@@ -122,14 +127,16 @@ class Stores {
   UpdateGate* gate_ = nullptr;
   std::unique_ptr<PlainParamStore> params_;  // one of the three
   std::unique_ptr<StreamedParamStore> streamed_;
-  std::unique_ptr<GatheredParamStore> gathered_;
-  std::unique_ptr<CodedParamStore> coded_;  // in front of it
+  std::unique_ptr<GatheredParamStore> gathered_;  // with `streamed_`: of the pieces that it brings
+  std::unique_ptr<StreamedParamStore> whole_;     // of what that gathers
+  std::unique_ptr<CodedParamStore> coded_;        // in front of it
   Tensor master_;
   std::unique_ptr<PlainGradSink> plain_;    // one of the four
   std::unique_ptr<SummedGradSink> summed_;  // in front of it, with ranks
   std::unique_ptr<ScatteredGradSink> scattered_;
   std::unique_ptr<UpdatingGradSink> updating_;
   std::unique_ptr<OffloadedGradSink> away_;
+  std::unique_ptr<OffloadedPieces> pieces_;  // behind a sink of ranks
   std::unique_ptr<StateStore> states_;
   OffloadedStateStore* offloaded_ = nullptr;    // states_, if they rest with the host
   ShardedStateStore* sharded_ = nullptr;        // states_, if ranks share them

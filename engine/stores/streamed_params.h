@@ -9,6 +9,9 @@
 // rows may rest with the host, where the device reads what it wants. The host's copy of
 // what is trained is that of an OffloadedStateStore, whose windows update it; what they change, the
 // next fetch reads. What is frozen rests with the host in this store's dtype, and is only read.
+//
+// Of ranks that have all weights (ZeRO stages 1 and 2) what is trained is a copy of this store's too, which is
+// written run by run as it was gathered (take).
 #pragma once
 
 #include <vector>
@@ -22,16 +25,25 @@ namespace snug {
 class StreamedParamStore final : public ParamStore {
  public:
   // Call inside the root program. `host`: made with Options::weights of this dtype; it outlives
-  // this store and writes the weights of no part here.
-  StreamedParamStore(Context& ctx, const ParamTable& table, DType dtype, OffloadedStateStore& host,
+  // this store and writes the weights of no part here. Null: whoever gathers writes all.
+  StreamedParamStore(Context& ctx, const ParamTable& table, DType dtype, OffloadedStateStore* host,
                      bool tables_with_host = false);
   const ParamTable& table() const override { return table_; }
   View acquire(Context& ctx, int param) override;
+  // The same for ops on that stream, which waits for it in place of compute; and those of its run, of a part,
+  // are not wanted any more, wherever those of the part's other one are.
+  View acquire_on(Context& ctx, StreamId stream, int param);
+  void drop_run(Context& ctx, int param);
   void release(Context&, int) override {}
   void fetch_part(Context& ctx, int part) override;
   void drop_part(Context& ctx, int part) override;
   // In a program, after the trained parameters were written: the weights are theirs.
   void load(Context& ctx);
+  // Without a host. Where a run of no part is, to be written; and in a program, of a part: begins to take
+  // `from`, all of it, from the device. Compute waits for that with taken().
+  View resident(size_t run) const { return runs_[run].device.view(); }
+  void take(Context& ctx, size_t run, Tensor& from);
+  void taken(Context& ctx, size_t run) { arrive(ctx, runs_[run]); }
   // Where what is frozen rests, run by run.
   std::vector<RestingWeights::Piece> frozen() const;
 
@@ -39,14 +51,15 @@ class StreamedParamStore final : public ParamStore {
   struct Run : DeviceCopy {
     int part = -1;
     bool trained = true, table = false;
-    Tensor own;  // with the host, of what is frozen
+    Tensor own;  // with the host, of what is this store's
     std::vector<Tensor*> host;
   };
   View on_device(int64_t offset, int64_t elements) const;
+  void drop(Context& ctx, Run& run);
 
   const ParamTable& table_;
   DType dtype_;
-  OffloadedStateStore& host_;
+  OffloadedStateStore* host_;
   std::vector<Run> runs_;
   std::vector<int> run_of_;  // by parameter
 };

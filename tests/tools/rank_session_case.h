@@ -44,6 +44,7 @@ struct RankCase {
   bool strict = false;  // bytes that nobody may read or write tell, at random places
   // With each rank's host too: weights of blocks, gradients of blocks; and it updates.
   bool params_away = false, gradients_away = false, host_updates = false;
+  bool late = false;  // which are one step late
 };
 
 inline constexpr const char* kGpt2 =
@@ -157,6 +158,7 @@ inline RankResult train_in(const RankWorld& world, Mover mover, const RankCase& 
   o.decisions.offload_params = c.params_away;
   o.decisions.offload_gradients = c.gradients_away;
   o.decisions.update_on_host = c.host_updates;
+  o.decisions.delayed_update = c.late;
   o.decisions.loss_scaling.init_scale = 256;
   o.decisions.ranks = ranks;
   o.decisions.zero = zero;
@@ -224,6 +226,7 @@ inline RankResult train_in(const RankWorld& world, Mover mover, const RankCase& 
       result.losses.push_back(s.state().loss_sum / static_cast<double>(trained));
       result.norms.push_back(gradient_norm_of(s.state()));
     }
+    if (c.late) s.apply_late();
     s.begin_window(0, 0, 0);
     for (int64_t k = 0; k < 2 * T; ++k) {
       s.tokens().as<int32_t>()[k] = token(99, k / T, k % T);

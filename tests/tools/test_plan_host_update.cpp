@@ -95,6 +95,80 @@ TEST(SlowPlanHostUpdate, BoundsHold) {
   EXPECT_GT(seen, late);
 }
 
+// The same of ranks, whatever each keeps its piece of.
+PlanRequest of_ranks(const Model& model, const CostModel& cost, int zero) {
+  PlanRequest r = request_of(model, cost);
+  r.ranks = 4;
+  r.zero = zero;
+  r.offload = {};
+  r.packed_weights = WeightPacking::none;
+  return r;
+}
+
+CostModel ranks_with_hosts(double link, double host) {
+  const CostModel alone = device_with_host(link, host);
+  Rates rates = alone.rates();
+  rates.ranks = 4;
+  rates.rank_link = 5e9;
+  CostModel cost = CostModel::described("devices that a network joins", rates);
+  cost.set_host(*alone.host());
+  return cost;
+}
+
+TEST(SlowPlanHostUpdate, BoundsHoldOfRanks) {
+  const Model model(test::tiny_spec(kTiny), parse_precision("bf16"), {}, {}, 4);
+  const CostModel cost = ranks_with_hosts(1e9, 1e10);
+  for (const int zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE(zero);
+    PlanRequest r = of_ranks(model, cost, zero);
+    r.stale_update = true;
+    r.max_grad_norm = 0;
+    PlanSearch search(r);
+    int64_t updates = 0, weights = 0, gradients = 0, late = 0;
+    for (const PlanSearch::Bounded& b : search.bounded()) {
+      updates += b.decisions.update_on_host;
+      weights += b.decisions.offload_params;
+      gradients += b.decisions.offload_gradients;
+      late += b.decisions.delayed_update;
+      EXPECT_LE(b.before, b.seconds * (1 + 1e-9));
+      EXPECT_LE(b.behind, b.seconds * (1 + 1e-9));
+    }
+    EXPECT_GT(updates, late);
+    EXPECT_GT(weights * gradients * late, 0);
+  }
+}
+
+// Where nothing else fits each host has its piece of what can rest with it; where its memory is fast, it
+// updates.
+TEST(PlanHostUpdate, RanksLeaveToTheirHostsWhatTheyMust) {
+  test::Tiny tiny = kTiny;
+  tiny.L = 3;
+  const Model model(test::tiny_spec(tiny), parse_precision("bf16"), {}, {}, 4);
+  const CostModel cost = ranks_with_hosts(1e9, 1e10);
+  for (const int zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE(zero);
+    PlanRequest r = of_ranks(model, cost, zero);
+    PlanSearch search(r);
+    r.budget = 1;
+    r.budget = make_plan(r, search).minimum_bytes;
+    const Plan least = make_plan(r, search);
+    ASSERT_TRUE(least.fits);
+    EXPECT_TRUE(least.decisions.offload_params && least.decisions.offload_optimizer);
+    r.offload_params = "none";
+    PlanSearch resident(r);
+    r.budget = 1;
+    r.budget = make_plan(r, resident).minimum_bytes;
+    EXPECT_GT(r.budget, least.engine_bytes + least.runtime_bytes);
+    int taken = 0;
+    const auto own = static_cast<double>(r.budget - least.runtime_bytes);
+    for (double more = 1; more < 2; more += 0.1) {
+      r.budget = least.runtime_bytes + static_cast<int64_t>(more * own);
+      taken += make_plan(r, resident).decisions.update_on_host;
+    }
+    EXPECT_GT(taken, 0);
+  }
+}
+
 // Words, JSON and ladder of a plan that was asked for it; its seconds are bytes over the host's rate.
 TEST(PlanHostUpdate, SaysWhatTheHostTakes) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));

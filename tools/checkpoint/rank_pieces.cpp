@@ -92,14 +92,18 @@ void RankPieces::add_weights(int param, const std::vector<Own>& owns,
 void RankPieces::add_states(int param, const std::vector<Own>& owns) {
   const ParamInfo& p = session_.model().params()[param];
   const StateSet set = session_.optimizer().states(session_.model().params());
-  for (int k = 0; k < static_cast<int>(set.names.size()); ++k) {
-    const RestForm form = set.form_of(k, param);
-    const int64_t n = set.numbers(k, param, p.real_elements());
+  const StateStore& store = session_.optimizer_state();
+  for (int k = 0; k < store.saved(); ++k) {
+    const bool late = k >= store.states();
+    const RestForm form =
+        late ? store.form(k, {param, p.group, p.offset, 0}) : set.form_of(k, param);
+    const int64_t n = late ? p.real_elements() : set.numbers(k, param, p.real_elements());
     if (n == 0) continue;
     require(n == p.real_elements(), "states with a number of every element, to be cut");
     for (const bool scales : {false, true}) {
       if (scales && !form.coded()) continue;
-      const SavedState saved = saved_state(set.names[static_cast<size_t>(k)], p, form, n, scales);
+      const Name name = late ? Name(kLateGradient) : set.names[static_cast<size_t>(k)];
+      const SavedState saved = saved_state(name, p, form, n, scales);
       PiecedTensor t{saved.spec.name, saved.spec.dtype, saved.spec.shape, false, {}};
       const int64_t zeros = t.elements() - saved.units;  // to whole words
       for (const Own& own : owns) {

@@ -272,7 +272,7 @@ const Row kRows[] = {
      Effect::weights},
     // Ranks that share more than they were told to.
     {[](PlanRequest& r) -> std::string {
-       if (r.ranks == 1 || r.zero >= 3) return "";
+       if (r.ranks == 1 || r.zero >= 3 || r.offload_embedding == "cpu") return "";
        r.zero = 3;
        r.packed_weights = WeightPacking::none;
        return "zero=3";
@@ -357,6 +357,10 @@ class Combination {
   bool asks_host(size_t row) const {
     PlanRequest r = request_;
     return kRows[row].change(r).find("host_memory") != std::string::npos;
+  }
+  bool asks_slots(size_t row) const {
+    PlanRequest r = request_;
+    return !kRows[row].change(r).empty() && !(r.offload == request_.offload);
   }
   const std::vector<size_t>& used() const { return used_; }
   // As packed; kNoLimit: the host has no room.
@@ -480,8 +484,8 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused,
   auto cheapest = static_cast<size_t>(Effect::samples) + 1;  // of what is enough alone
   std::vector<size_t> single;                                // that may stand beside others
   for (size_t row = 0; row < std::size(kRows); ++row) {
-    // What of ranks may go to a host their keys say.
-    if (request.ranks > 1 && rows.asks_host(row)) continue;
+    // Slots of ranks stay.
+    if (request.ranks > 1 && rows.asks_slots(row)) continue;
     if (!kRows[row].back) single.push_back(row);
     // Where the host's memory does not suffice, how much would is said already.
     if ((host && rows.asks_host(row)) || !rows.make({row}) || rows.bound() >= kNoLimit) continue;

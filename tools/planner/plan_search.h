@@ -281,6 +281,8 @@ class PlanSearch {
     const bool some = way.params_away || precision.separate_master();
     return some ? elements * size_of(precision.master) : 0;
   }
+  // Of what every rank keeps its piece of from this stage on, how much a rank has.
+  double share(int stage) const { return request_.zero < stage ? 1.0 : 1.0 / request_.ranks; }
   // Seconds of a step with the margin, where something is left with the host.
   static double judged(const Decisions& decisions, double seconds);
   // Both arenas are RAM of this machine, and take from the same free bytes.

@@ -99,22 +99,28 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
 
 namespace {
 
+// What all programs of a model mind, or all blocks of it: those of its kind, and those that a search tries.
+Decisions of_model(const Decisions& d, bool blocks) {
+  Decisions c;
+  for (const Decision& row : decision_table())
+    if (row.tries != nullptr && (row.of_blocks || !blocks)) row.copy(d, c);
+  c.T = d.T;
+  c.packing_boundaries = d.packing_boundaries;
+  c.rows_per_window = d.rows_per_window;  // of the last block, if it chooses them
+  c.packed_weights = d.packed_weights;
+  c.ranks = d.ranks;
+  c.zero = d.zero;
+  c.staged = d.staged;
+  return c;
+}
+
 // What a block minds: where the states rest is nothing to one that does not update.
 Decisions of_block(const Decisions& d) {
-  Decisions b;
-  for (const Decision& row : decision_table())
-    if (row.tries != nullptr && row.of_blocks) row.copy(d, b);
-  b.T = d.T;
+  Decisions b = of_model(d, true);
   b.micro_batch = d.micro_batch;
   b.gradients = d.gradients;
   b.update_in_backward = d.update_in_backward;
   b.offload_optimizer = d.update_in_backward && d.offload_optimizer;
-  b.packing_boundaries = d.packing_boundaries;
-  b.rows_per_window = d.rows_per_window;  // of the last block, if it chooses them
-  b.packed_weights = d.packed_weights;
-  b.ranks = d.ranks;
-  b.zero = d.zero;
-  b.staged = d.staged;
   return b;
 }
 
@@ -145,22 +151,12 @@ LinkedProblem& PlanSearch::linked(const Config& c) {
 
 namespace {
 
-// What each of the programs minds of the decisions; all of them those of the model's kind, and those
-// that a search tries.
+// What each of the programs minds of the decisions.
 Decisions of_common(const Decisions& d) {
-  Decisions c;
-  for (const Decision& row : decision_table())
-    if (row.tries != nullptr) row.copy(d, c);
-  c.T = d.T;
+  Decisions c = of_model(d, false);
   c.offload_params = d.offload_params;
-  c.packing_boundaries = d.packing_boundaries;
-  c.rows_per_window = d.rows_per_window;
   c.pairs = d.pairs;
   c.token_logits = d.token_logits;
-  c.packed_weights = d.packed_weights;
-  c.ranks = d.ranks;
-  c.zero = d.zero;
-  c.staged = d.staged;
   return c;
 }
 
@@ -428,16 +424,14 @@ const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
   if (key.gradients.second) return known;  // of what is of no layer
   const Elements& e = elements();
   int64_t bytes = 0;
-  if (key.way.updates_away) {
-    if (!key.way.params_away) bytes = e.trainable * size_of(request_.model->precision().compute);
-    return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};
-  }
-  if (key.way.states_away)
-    bytes +=
-        (e.states + masters_away(key.way, e.trainable)) / (request_.zero > 0 ? request_.ranks : 1);
+  if (key.way.updates_away && !key.way.params_away)
+    bytes = e.trainable * size_of(request_.model->precision().compute);
+  if (key.way.states_away && !key.way.updates_away)
+    bytes += e.states + masters_away(key.way, e.trainable);
   // For their norm, and again to be applied.
-  if (key.way.grads_away) bytes += 2 * e.trainable_parts * size_of(key.gradients.first);
-  return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};
+  if (key.way.grads_away && !key.way.updates_away)
+    bytes += 2 * e.trainable_parts * size_of(key.gradients.first);
+  return known = {cost_->copies_seconds(share(1) * static_cast<double>(bytes)), false};
 }
 
 std::vector<PlanSearch::Open> PlanSearch::open_configs(int64_t room) {

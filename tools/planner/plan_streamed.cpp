@@ -51,24 +51,26 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
 // What the link takes in the micro-steps, one way, to bring and fetch what rests there, the inputs
 // offloaded with it, and nothing else: weights for each forward and each backward, but for the
 // layer at the turn, which has its own still; gradients out in each, back in all but the first;
-// where backward updates, the state of the layers.
+// where backward updates, the state of the layers. Of ranks what of it is a rank's piece.
 double PlanSearch::streamed_link(const Key& key) {
   const Way& way = key.way;
   const Elements& e = elements();
-  const auto steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
+  const auto steps = static_cast<double>(ceil_div(rank_batch(request_), key.micro));
   const auto L = static_cast<double>(std::max<int64_t>(1, request_.model->backward_layers()));
   const auto bytes = [](int64_t elements, DType dtype) {
     return static_cast<double>(elements * size_of(dtype));
   };
   double in = 0, out = 0;
   if (way.params_away)
-    in += steps * (static_cast<double>(e.parts_bytes) +
-                   (1 - 1 / L) * static_cast<double>(e.parts_bytes_again));
+    in += share(3) * steps *
+          (static_cast<double>(e.parts_bytes) +
+           (1 - 1 / L) * static_cast<double>(e.parts_bytes_again));
   if (key.gradients.second && way.states_away)
-    in += static_cast<double>(e.parts_states + masters_away(way, e.trainable_parts));
+    in += share(1) * static_cast<double>(e.parts_states + masters_away(way, e.trainable_parts));
   if (way.grads_away) {
-    in += (steps - 1) * bytes(e.trainable_parts, key.gradients.first);
-    out += steps * bytes(e.trainable_parts, key.gradients.first);
+    const double all = bytes(e.trainable_parts, key.gradients.first);
+    in += share(2) * (steps - 1) * all;
+    out += share(2) * (steps - 1) * all + share(1) * all;
   }
   if (way.offload == "inputs") {
     in += steps * inputs(key.micro);
@@ -107,7 +109,7 @@ double PlanSearch::streamed_again(const Key& key) {
     double least = INFINITY;
     for (const LayerOption& o : kind.options) least = std::min(least, o.seconds());
     const double own = kind.presets[static_cast<size_t>(preset - presets().data())].seconds();
-    seconds += static_cast<double>(ceil_div(request_.global_batch, key.micro) * ways.layers(k)) *
+    seconds += static_cast<double>(ceil_div(rank_batch(request_), key.micro) * ways.layers(k)) *
                (own - least);
   }
   return seconds;

@@ -45,7 +45,7 @@ void check_embedding(const RunConfig& config, const PlanRequest& r) {
 }
 
 std::vector<std::string> tries_embedding(const PlanRequest& r) {
-  if (!r.use_host || r.ranks > 1 || !has_frozen_tables(r)) return {};
+  if (!r.use_host || r.zero == 3 || !has_frozen_tables(r)) return {};
   return {"cpu"};
 }
 
@@ -102,39 +102,30 @@ std::string rests_with_host(const Decisions& d) {
 }
 
 void check_residence(const Decisions& d, const std::string& where, const std::string& advice) {
+  const auto refuse = [&](const std::string& expected, const std::string& found) {
+    fail(ErrorCode::data, fmt::format("{} in {}", expected, where), found, advice);
+  };
+  const auto value = [](bool away) { return away ? "cpu" : "none"; };
+  const char* const update = d.update_in_backward ? kUpdateInBackward : kUpdateBehind;
   if (d.states_on_disk && (d.update_in_backward || d.offload_params))
-    fail(ErrorCode::data,
-         fmt::format("update {} and offload_params none for offload_optimizer disk in {}",
-                     kUpdateBehind, where),
-         fmt::format("update {}, offload_params {}",
-                     d.update_in_backward ? kUpdateInBackward : kUpdateBehind,
-                     d.offload_params ? "cpu" : "none"),
-         advice);
+    refuse(
+        fmt::format("update {} and offload_params none for offload_optimizer disk", kUpdateBehind),
+        fmt::format("update {}, offload_params {}", update, value(d.offload_params)));
   if (d.update_on_host && !(d.offload_optimizer && d.offload_gradients))
-    fail(ErrorCode::data,
-         fmt::format("offload_optimizer cpu and offload_gradients cpu for offload_update cpu in {}",
-                     where),
-         fmt::format("offload_optimizer {}, offload_gradients {}",
-                     d.offload_optimizer ? "cpu" : "none", d.offload_gradients ? "cpu" : "none"),
-         advice);
+    refuse("offload_optimizer cpu and offload_gradients cpu for offload_update cpu",
+           fmt::format("offload_optimizer {}, offload_gradients {}", value(d.offload_optimizer),
+                       value(d.offload_gradients)));
   if (d.delayed_update && (!d.update_on_host || d.offload_params))
-    fail(ErrorCode::data,
-         fmt::format("offload_update cpu and offload_params none for updates one step late in {}",
-                     where),
-         fmt::format("offload_update {}, offload_params {}", d.update_on_host ? "cpu" : "gpu",
-                     d.offload_params ? "cpu" : "none"),
-         advice);
+    refuse("offload_update cpu and offload_params none for updates one step late",
+           fmt::format("offload_update {}, offload_params {}", d.update_on_host ? "cpu" : "gpu",
+                       value(d.offload_params)));
   if (d.offload_params && (!d.offload_optimizer || d.packed_weights != WeightPacking::none))
-    fail(ErrorCode::data,
-         fmt::format("offload_optimizer cpu and packed_weights none for offload_params cpu in {}",
-                     where),
-         fmt::format("offload_optimizer {}, packed_weights {}",
-                     d.offload_optimizer ? "cpu" : "none", to_string(d.packed_weights)),
-         advice);
+    refuse("offload_optimizer cpu and packed_weights none for offload_params cpu",
+           fmt::format("offload_optimizer {}, packed_weights {}", value(d.offload_optimizer),
+                       to_string(d.packed_weights)));
   if (d.update_in_backward && d.offload_gradients)
-    fail(ErrorCode::data,
-         fmt::format("update {} for offload_gradients cpu in {}", kUpdateBehind, where),
-         fmt::format("\"{}\"", kUpdateInBackward), advice);
+    refuse(fmt::format("update {} for offload_gradients cpu", kUpdateBehind),
+           fmt::format("\"{}\"", update));
 }
 
 std::string offloaded_keys(const Decisions& d) {
@@ -157,14 +148,13 @@ bool looks_at_host_updates(const PlanRequest& r, const CostModel& cost) {
   if (r.global_batch <= 0) return false;
   if (r.offload_update == "cpu") return true;
   if (r.settings.target == Place::cpu) return false;
-  return r.offload_update == "auto" && r.ranks == 1 && r.use_host && cost.host() != nullptr &&
+  return r.offload_update == "auto" && r.use_host && cost.host() != nullptr &&
          can_update_on_host(r.optimizer);
 }
 
 bool may_delay_updates(const PlanRequest& r) {
   const OptimFacts* facts = find_optimizer(r.optimizer.name);
-  return r.delayed_update.value_or(r.stale_update) && r.ranks == 1 &&
-         (facts == nullptr || !facts->keeps_others);
+  return r.delayed_update.value_or(r.stale_update) && (facts == nullptr || !facts->keeps_others);
 }
 
 bool may_update_at_once(const PlanRequest& r) {

@@ -137,16 +137,8 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   if (config.target.empty()) check_running_ranks(config);
   if (r.offload.open()) r.offload = {};
   if (!r.offload.none()) refuse("offload", r.offload.text(), "none, or ranks=1");
-  bool whole_away = false;
-  for (const ResidenceKey& key : residence_keys()) {
-    if (key.asked == &PlanRequest::offload_optimizer) continue;
-    if (r.*key.asked == "auto") r.*key.asked = key.device;
-    if (r.*key.asked == key.device) continue;
-    // What every rank has whole is its host's as one rank's would be.
-    whole_away = true;
-    if (config.zero != "0" && config.zero != "auto")
-      refuse(key.name, r.*key.asked, std::string(key.device) + ", or zero=0");
-  }
+  if (config.zero == "3" && r.offload_embedding == "cpu")
+    refuse("offload_embedding", r.offload_embedding, "none, or zero=2");
   // Norms and means over a parameter are of all of it.
   const bool clips = clips_by_percentile(r.optimizer);
   const bool whole = clips || find_optimizer(config.optim)->reach != OptimReach::element;
@@ -167,8 +159,7 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          "zero: 0, 1 or 3 beside an adapter of keys in front, whose gradients end with the first "
          "layer",
          fmt::format("zero: 2 ({}), peft: prefix_tuning", config.where("zero")), "zero=1");
-  r.use_host = r.use_host && r.offload_optimizer == "auto";
-  r.zero = whole || whole_away ? 0 : config.zero == "auto" ? 1 : config.zero[0] - '0';
+  r.zero = whole ? 0 : config.zero == "auto" ? 1 : config.zero[0] - '0';
   // Processors that compute exchange too: beside each other neither is faster.
   r.in_turn.reset();
   if (r.settings.target == Place::cpu || keeps_gradients(r)) r.in_turn = true;
@@ -237,7 +228,9 @@ void check_launcher(const RunConfig& config) {
 void choose_zero(PlanRequest& r) {
   if (r.global_batch <= 0 || r.zero == 0) return;
   const auto packing = r.packed_weights;
-  const int last = packing.value_or(WeightPacking::none) == WeightPacking::none ? 3 : 2;
+  const bool pieces = packing.value_or(WeightPacking::none) == WeightPacking::none &&
+                      r.offload_embedding != "cpu";  // of weights
+  const int last = pieces ? 3 : 2;
   int least = 1;
   int64_t bytes = 0;
   const auto take = [&](int zero) {
@@ -246,9 +239,10 @@ void choose_zero(PlanRequest& r) {
   };
   // What is left to the planner goes to the host only where no stage fits without.
   const std::string states = r.offload_optimizer;
-  const bool may = states == "auto" && (r.use_host || r.paged_states), use_host = r.use_host;
+  const bool use_host = r.use_host, may = states == "auto" && (use_host || r.paged_states);
+  const bool asked = r.offload_params == "cpu" || r.offload_gradients == "cpu";
   for (const bool host : {false, true}) {
-    if (host && !may) break;
+    if (host ? !(may || use_host || asked) : asked) continue;
     if (may) r.offload_optimizer = host ? states : "none";
     r.use_host = host && use_host;
     for (int zero = 1; zero <= last; ++zero) {

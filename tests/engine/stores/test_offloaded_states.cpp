@@ -410,7 +410,7 @@ TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
                 ctx, table, optimizer->state_names(),
                 OffloadedStateStore::Options{
                     .master = true, .window = window, .by_part = true, .weights = dtype});
-            weights = std::make_unique<StreamedParamStore>(ctx, table, dtype, *store);
+            weights = std::make_unique<StreamedParamStore>(ctx, table, dtype, store.get());
           });
           const View master = store->master();
           const auto load = [&] { ctx.program(schedule, 1, [&] { weights->load(ctx); }); };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,33 @@ TEST(NcclRuns, EveryStageLearnsTheSame) {
     const std::vector<double> one = w.losses("one"), all = w.losses(zero);
     ASSERT_EQ(all.size(), one.size());
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(all[i] / one[i], 1, 1e-6) << i;
+  }
+}
+
+// Each rank's host updates its piece (ZeRO-Offload), and has its weights (ZeRO-Infinity's second tier).
+TEST(NcclRuns, TheHostOfEachUpdatesItsPiece) {
+  const Workspace w;
+  const Environment library("SNUG_LIBNCCL", kFakeNccl);
+  for (const char* zero : {"zero=1", "zero=2", "zero=3"}) {
+    const std::string name(zero), away = name + "away";
+    const auto here = emu({"ranks=2", zero, "precision=bf16"});
+    const auto host = joined(here, {"offload_update=cpu", "offload_params=cpu"});
+    w.trained(name, here);
+    const Outcome o = w.trained(away, host);
+    EXPECT_NE(o.out.find("the host updates: "), std::string::npos) << o.out;
+    for (const std::string& folder : {away, away + "/ranks/1"}) {
+      expect_exact(w, folder);
+      const Json memory = w.json(folder + "/memory.json");
+      EXPECT_GT(memory["planned_host_bytes"], 0);
+      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
+    }
+    expect_same_bytes(w, away, name, "final/model.safetensors");
+    expect_same_tensors(w, away, name, "checkpoint-4/optimizer.safetensors");
+    lose_power_after(w, name, "on", 2);
+    w.trained("on", joined(emu({"ranks=2", zero, "precision=bf16", "offload_update=cpu"}),
+                           {"resume=latest"}));
+    expect_same_bytes(w, "on", name, "final/model.safetensors");
+    std::filesystem::remove_all(w.path("on"));
   }
 }
 

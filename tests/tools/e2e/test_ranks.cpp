@@ -120,6 +120,74 @@ TEST(Ranks, StatesWithTheHost) {
   }
 }
 
+// Weights and gradients too, whole ones or pieces: the run is that without, and either goes on from the other's
+// checkpoint.
+TEST(Ranks, WeightsAndGradientsWithTheHost) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"precision=bf16", "save_steps=6",
+                                         "per_device_train_batch_size=1"};
+  for (const char* zero : {"zero=1", "zero=2", "zero=3"}) {
+    const std::string name(zero), away = name + "away";
+    const auto all = with(joined(keys, {zero}));
+    const auto host =
+        joined(all, {"offload_params=cpu", "offload_gradients=cpu", "packed_weights=none"});
+    w.trained(name, all);
+    const Outcome o = w.trained(away, host);
+    EXPECT_NE(o.out.find("the layers' weights, the layers' gradients and the optimizer's state"),
+              std::string::npos)
+        << o.out;
+    for (const std::string& folder : {away, away + "/ranks/1"}) {
+      expect_exact(w, folder);
+      const Json memory = w.json(folder + "/memory.json");
+      EXPECT_GT(memory["planned_host_bytes"], 0);
+      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
+    }
+    expect_same_bytes(w, away, name, "final/model.safetensors");
+    expect_same_tensors(w, away, name, "checkpoint-12/optimizer.safetensors");
+    expect_goes_on(w, away, all, name);
+    expect_goes_on(w, name, host, name);
+  }
+}
+
+// A frozen table of rows rests whole with the host of each.
+TEST(Ranks, AFrozenEmbeddingWithTheHost) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"model.tie_word_embeddings=false", "freeze=wte",
+                                         "save_steps=6"};
+  for (const char* zero : {"zero=0", "zero=2"}) {
+    const std::string name(zero), away = name + "away";
+    const auto all = with(joined(keys, {zero}));
+    const auto host = joined(all, {"offload_embedding=cpu"});
+    w.trained(name, all);
+    w.trained(away, host);
+    EXPECT_EQ(w.json(away + "/plan.json")["decisions"]["offload_embedding"], "cpu");
+    for (const std::string& folder : {away, away + "/ranks/1"}) {
+      expect_exact(w, folder);
+      const Json memory = w.json(folder + "/memory.json");
+      EXPECT_GT(memory["planned_host_bytes"], 0);
+      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
+    }
+    expect_same_bytes(w, away, name, "final/model.safetensors");
+    expect_goes_on(w, away, all, name);
+  }
+}
+
+// Updates one step late are named, and a stop at any step changes none: not at another stage either.
+TEST(Ranks, UpdatesOneStepLateGoOn) {
+  const Workspace w;
+  const std::vector<std::string> late = {"offload_update=cpu", "allow=[stale_update]",
+                                         "save_steps=6", "per_device_train_batch_size=3"};
+  for (const char* zero : {"zero=0", "zero=1", "zero=3"}) {
+    const std::string name(zero);
+    const Outcome o = w.trained(name, with(joined(late, {zero})));
+    EXPECT_EQ(w.json(name + "/plan.json")["decisions"]["update_delay"], "one step late");
+    EXPECT_NE(o.out.find("that changes numbers (allow: stale_update)"), std::string::npos) << o.out;
+    for (const std::string& folder : {name, name + "/ranks/1"}) expect_exact(w, folder);
+    expect_same_bytes(w, name, "zero=0", "final/model.safetensors");
+    expect_goes_on(w, name, with(joined(late, {zero[5] == '1' ? "zero=2" : "zero=1"})), name);
+  }
+}
+
 // The published recipe of 2 + 2 + 4 bytes a parameter, in pieces.
 TEST(Ranks, WeightsWithoutAMasterGoOnInPieces) {
   const Workspace w;
