@@ -367,6 +367,43 @@ TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
   EXPECT_NE(lost.err.find("the reference of this run's pairs"), std::string::npos) << lost.err;
 }
 
+// An adapter that has learned goes on beside what it was: with the base for its reference it would begin
+// with the rewards that it has.
+TEST_F(Preferences, AnAdapterGoesOnBesideWhatItWas) {
+  w_.trained("first", with());
+  const Json learned = w_.metrics("first").back();
+  EXPECT_GT(learned["eval_rewards/margins"].get<double>(), 0.1);
+  const std::vector<std::string> on = {"peft=null",       "target_modules=null",
+                                       "lora_r=null",     "adapter=" + w_.path("first/final"),
+                                       "save_steps=5",    "logging_steps=1",
+                                       "max_steps=8"};
+  const Outcome o = w_.trained("run", with(on));
+  expect_planned_is_measured(w_, "run");
+  EXPECT_NE((o.out + o.err)
+                .find("the reference is the model with " + w_.path("first/final") +
+                      " as the run begins"),
+            std::string::npos)
+      << o.out << o.err;
+  EXPECT_NE(o.out.find("reference: log probabilities of 12 pairs"), std::string::npos) << o.out;
+  const std::vector<Json> lines = w_.metrics("run");
+  EXPECT_NEAR(lines.front()["eval_loss"].get<double>(), std::log(2.0), 1e-6);
+  EXPECT_EQ(lines.front()["eval_rewards/margins"], 0.0);
+  EXPECT_NEAR(lines.front()["eval_logps/chosen"].get<double>(),
+              learned["eval_logps/chosen"].get<double>(), 1e-4);
+  EXPECT_LT(lines.back()["eval_loss"].get<double>(), 0.6);
+  expect_goes_on("run", "parts", on, "adapter_model.safetensors");
+  // Said or not, it is the same run.
+  w_.trained("said", with(joined(on, {"precompute_ref_log_probs=true"})));
+  EXPECT_EQ(w_.curve("said"), w_.curve("run"));
+  // Single answers, those of others among them, and a loss without a reference.
+  for (const char* loss : {"loss_type=kto", "loss_type=simpo"}) {
+    const Outcome other = w_.trained(loss, with(joined(on, {loss})));
+    EXPECT_EQ(other.out.find("reference: log probabilities") != std::string::npos,
+              std::string_view(loss).ends_with("kto"))
+        << other.out;
+  }
+}
+
 // Of pairs that the run did not begin with there is no reference, and none is made up.
 TEST_F(Preferences, AReferenceIsOfTheRunsPairs) {
   const std::vector<std::string> whole = {
@@ -536,13 +573,6 @@ TEST_F(Preferences, WhatEvaluationRefuses) {
           "--desirable-weight of 0 and above, of --loss-type kto", "2 of sigmoid");
   refused(joined(dpo, {"--simpo-gamma", "1"}), "--simpo-gamma of 0 and above, of --loss-type simpo",
           "1 of sigmoid");
-  const Outcome again = w_.train("again", with({"peft=null", "target_modules=null", "lora_r=null",
-                                                "adapter=" + w_.path("run/final")}));
-  EXPECT_EQ(again.code, 2);
-  EXPECT_NE(again.err.find("a new adapter for loss_type: sigmoid"), std::string::npos) << again.err;
-  EXPECT_NE(again.err.find("snug merge it into the model first, or precompute_ref_log_probs=true"),
-            std::string::npos)
-      << again.err;
   // The base beside what is made of its weights is less than the model, which a reference that is computed
   // first is not.
   w_.trained("parts", with({"init_lora_weights=pissa", "precompute_ref_log_probs=true"}));
