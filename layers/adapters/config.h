@@ -34,7 +34,8 @@ struct AdapterFields {
   std::string prompt_tuning_init = "RANDOM", prompt_tuning_init_text;
   // Of p_tuning and prefix_tuning: what makes these rows while they are trained, and the width inside (0: that
   // of what it makes of a token).
-  std::string encoder_type = "MLP";
+  std::string encoder_type = "MLP";  // or LSTM, of so many layers
+  int64_t encoder_num_layers = 2;
   int64_t encoder_hidden_size = 0;
   bool prefix_projection = false;  // prefix_tuning has one
   int64_t reduction_factor = 16;   // of bottlenecks: the width over theirs

@@ -232,9 +232,9 @@ void check_rank(const Module& m, int64_t r, bool square) {
          std::to_string(r), fmt::format("lora_r={}", std::min<int64_t>(8, most)));
 }
 
-// What adapters of tables have not: DoRA of a table, which PEFT has, LoRA-FA of one and first weights made of
-// it are not built.
-void check_table(const PeftConfig& config, const LinearAdapter& adapter, const Module& m) {
+// What adapters of tables have not: LoRA-FA of one and what codes lose of it. First weights that are parts of
+// what they go beside are of linear layers alone, as in PEFT: those of a table begin as ever.
+void check_table(const PeftConfig& config, LinearAdapter& adapter, const Module& m) {
   if (!config.layers_to_transform.empty())
     fail(ErrorCode::usage,
          fmt::format("layers_to_transform without {}, which is of no layer", m.path),
@@ -243,9 +243,10 @@ void check_table(const PeftConfig& config, const LinearAdapter& adapter, const M
     fail(ErrorCode::unsupported, fmt::format("{} without {}", what, m.path),
          "it among target_modules", fmt::format("{}, or target_modules without it", instead));
   };
-  if (config.use_dora) refuse("use_dora", "peft=lora use_dora=false");
   if (config.freeze_a) refuse("lora_fa", "peft=lora");
-  if (adapter.first_way) refuse(config.init_lora_weights, "init_lora_weights=true");
+  if (adapter.first_way && adapter.first_way->of_error)
+    refuse(config.init_lora_weights, "init_lora_weights=true");
+  adapter.first_way = nullptr;
 }
 
 // Whether the weight of a module is one that A and B can be made of.

@@ -67,6 +67,15 @@ rounded to float32 and only then used in float64.
     ed    encoder_b  over int8 without outliers: BERT, all-linear
     ee    decoder_b  DoRA over int8 with outliers from 2 on
     bg    decoder_c  prefix tuning: Mistral, whose window passes the prefix on (ba to bf: make_bottleneck_golden.py)
+    bh    decoder_b  DoRA of a table: Qwen2, tied
+    bi    encoder_b  DoRA of a table: BERT, whose op adds positions and types too
+    bj    gpt2_a     DoRA of a table alone: GPT-2, with the scale of rsLoRA
+    bk    decoder_f  DoRA of a table: Gemma, which scales what is read of it
+    bl    gpt2_a     PiSSA of linear layers beside a table, which PEFT begins as any other
+    bm    gpt2_a     P-tuning by an LSTM of two layers: GPT-2
+    bn    decoder_a  by one of one layer: Llama
+    bo    decoder_f  by one of three layers: Gemma
+    bp    decoder_b  a single token by one, over NF4
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
 loss, adamw_losses, adamw_grad_norms (F64). With virtual tokens logits begin with theirs, and the last of them is
@@ -185,6 +194,19 @@ CASES = {
                encoder_hidden_size=5),
     "az": case(452, "decoder_g", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3, prefix_projection=True),
     "bg": case(453, "decoder_c", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3),
+    "bh": case(454, "decoder_b", "CAUSAL_LM", use_dora=True, r=3, lora_alpha=4, target_modules=["embed_tokens", "q_proj"]),
+    "bi": case(455, "encoder_b", "SEQ_CLS", use_dora=True, r=2, lora_alpha=5, target_modules=["word_embeddings", "query"]),
+    "bj": case(456, "gpt2_a", "CAUSAL_LM", use_dora=True, r=3, lora_alpha=2, use_rslora=True, target_modules=["wte"]),
+    "bk": case(457, "decoder_f", "CAUSAL_LM", use_dora=True, r=3, lora_alpha=2, target_modules=["embed_tokens", "v_proj"]),
+    "bl": case(458, "gpt2_a", "CAUSAL_LM", r=3, lora_alpha=5, target_modules=["wte", "c_attn"], init_lora_weights="pissa"),
+    "bm": case(459, "gpt2_a", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=3, encoder_hidden_size=5,
+               encoder_reparameterization_type="LSTM"),
+    "bn": case(460, "decoder_a", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=4, encoder_hidden_size=8,
+               encoder_num_layers=1, encoder_reparameterization_type="LSTM"),
+    "bo": case(461, "decoder_f", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=5, encoder_hidden_size=3,
+               encoder_num_layers=3, encoder_reparameterization_type="LSTM"),
+    "bp": case(462, "decoder_b", "CAUSAL_LM", four_bits="nf4", method=PromptEncoderConfig, num_virtual_tokens=1, encoder_hidden_size=4,
+               encoder_reparameterization_type="LSTM"),
     "ea": case(501, "gpt2_a", "CAUSAL_LM", four_bits="int8", r=3, lora_alpha=5, target_modules="all-linear"),
     "eb": case(502, "decoder_a", "CAUSAL_LM", four_bits="int8:1.5", r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj"]),
     "ec": case(503, "decoder_g", "CAUSAL_LM", four_bits="int8", r=3, target_modules=["query_key_value", "dense"], bias="lora_only"),

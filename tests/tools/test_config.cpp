@@ -52,7 +52,9 @@ std::string companions(std::string_view key) {
   if (key == "num_virtual_tokens" || key.starts_with("prompt_tuning_"))
     return "peft: prompt_tuning\n";
   if (key == "reduction_factor") return "peft: houlsby\n";
-  if (key == "encoder_hidden_size") return "peft: p_tuning\n";
+  if (key == "encoder_hidden_size" || key == "encoder_reparameterization_type")
+    return "peft: p_tuning\n";
+  if (key == "encoder_num_layers") return "peft: p_tuning\nencoder_reparameterization_type: LSTM\n";
   if (key == "prefix_projection") return "peft: prefix_tuning\n";
   for (const char* adapter :
        {"use_dora", "lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",

@@ -84,11 +84,7 @@ constexpr ForeignKey kForeign[] = {
     {.names = "llm_int8_skip_modules", .why = "the linear weights of all blocks are coded, and no others"},
     {.names = "lora_bias", .why = "adapters are LoRA's"},
     {.names = "use_mora", .why = "peft=mora says it", .neutral = "false"},
-    {.names = "encoder_reparameterization_type",
-     .why = "virtual tokens are made by an MLP; PEFT's LSTM is not built", .neutral = "MLP"},
-    {.names = "encoder_num_layers", .why = "it is of PEFT's LSTM, which is not built, and its MLP has three layers",
-     .neutral = "2"},
-    {.names = "encoder_dropout", .why = "it is of PEFT's LSTM, which is not built", .neutral = "0"},
+    {.names = "encoder_dropout", .why = "what makes virtual tokens drops nothing out", .neutral = "0"},
     {.names = "deepspeed fsdp fsdp_config zero_stage parallelism_config ddp_backend ddp_find_unused_parameters "
               "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
      .why = "ranks and zero say who shares the work and what each keeps"},

@@ -54,6 +54,7 @@ TEST_P(PeftGoldens, FirstWeightsAreThoseOfPeft) {
     fresh.compare(
         "first.", fresh.session().master().as<float>(),
         [&](const std::string& name, std::vector<double> got, const std::vector<double>& first) {
+          if (name.ends_with(".lora_embedding_B")) return;  // drawn
           const bool a = name.ends_with(".lora_A.weight"), b = name.ends_with(".lora_B.weight");
           if (rows != a) return;
           std::vector<double>& signs = sign_of[name.substr(0, name.rfind(".lora_"))];
@@ -265,14 +266,15 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                                          "y", "z", "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah",
                                          "ai", "aj", "ak", "al", "am", "an", "ao", "ap", "aq", "ar",
                                          "as", "at", "au", "av", "aw", "ax", "ay", "az", "ba", "bb",
-                                         "bc", "bd", "be", "bf", "bg", "ma", "mb", "mc", "md", "me",
-                                         "mf", "mg", "ea", "eb", "ec", "ed", "ee"),
+                                         "bc", "bd", "be", "bf", "bg", "bh", "bi", "bj", "bk", "bl",
+                                         "bm", "bn", "bo", "bp", "ma", "mb", "mc", "md", "me", "mf",
+                                         "mg", "ea", "eb", "ec", "ed", "ee"),
                          [](const auto& named) { return std::string(named.param); });
 
 // A folder of PEFT's has the rows that an encoder made, and not the encoder: they are what a run that goes on
 // trains, and what the others read.
 TEST(Peft, RowsOfAnEncoderAreReadAlone) {
-  for (const char* name : {"as", "at", "au", "ay", "az"}) {
+  for (const char* name : {"as", "at", "au", "ay", "az", "bm", "bn", "bo", "bp"}) {
     SCOPED_TRACE(name);
     PeftGolden g(name);
     g.config.encoded = false;
