@@ -66,6 +66,8 @@ struct PeftConfig : AdapterFields {
   bool doubled = false;
   // Of int8: activations of this magnitude and above are multiplied as they are; 0: none.
   double int8_threshold = 6.0;
+  std::vector<std::string>
+      skip_modules;  // that rest whole nevertheless, by the ends of their paths
 
   std::string base;  // base_model_name_or_path
   bool operator==(const PeftConfig&) const = default;

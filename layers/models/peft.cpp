@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <set>
@@ -15,10 +14,10 @@
 #include "engine/text/regex.h"
 #include "layers/adapters/first_weights.h"
 #include "layers/adapters/kinds.h"
+#include "layers/models/base_form.h"
 #include "layers/models/family.h"
 #include "layers/models/front_tokens.h"
 #include "layers/models/model.h"
-#include "quant/weight_codes.h"
 
 namespace snug {
 namespace {
@@ -70,11 +69,6 @@ std::vector<Module> embedding_modules(const Model& model, const Family& family) 
   m.piece.name = m.last();
   m.piece.rows = p.rows;
   return {m};
-}
-
-bool is_path_end(std::string_view path, std::string_view name) {
-  return path == name || (path.ends_with(name) && path.size() > name.size() &&
-                          path[path.size() - name.size() - 1] == '.');
 }
 
 bool is_pattern(std::string_view word) {
@@ -448,48 +442,6 @@ void finish_peft(const ModelSpec& spec, const PeftConfig& config, PeftModel& res
   const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);
   result.trained = model.params().real_trained_elements();
   result.all = model.params().real_elements();
-}
-
-std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const PeftConfig& config) {
-  constexpr int64_t kBlock = 64;
-  const Family& family = find_family(spec.family, "model");
-  const BlockCodes::Rows rows_of = [spec, &family](const ParamInfo& p) {
-    std::vector<int64_t> rows;
-    if (!p.linear || p.part < 0) return rows;
-    for (const FilePiece& piece : family.pieces(p, spec)) rows.push_back(piece.rows);
-    return rows;
-  };
-  if (config.codec == "int8")
-    return std::make_shared<BlockCodes>(static_cast<float>(config.int8_threshold), rows_of);
-  return std::make_shared<BlockCodes>(CodeSpec(codec(config.codec), kBlock, config.doubled),
-                                      rows_of);
-}
-
-std::string base_form(const PeftConfig& config) {
-  if (config.codec.empty()) return "full";
-  if (config.codec == "int8") return int8_form(config.int8_threshold);
-  return config.codec + (config.doubled ? "-double" : "");
-}
-
-void set_base_form(PeftConfig& config, const std::string& form, const std::string& where) {
-  constexpr std::string_view kForms[] = {"full", "nf4", "nf4-double", "fp4", "fp4-double", "int8"};
-  const std::vector<std::string_view> forms(std::begin(kForms), std::end(kForms));
-  const size_t colon = form.find(':');
-  const std::string word = form.substr(0, colon);
-  double threshold = kInt8Threshold;
-  bool known = std::find(forms.begin(), forms.end(), word) != forms.end();
-  if (colon != std::string::npos) {
-    const char *const first = form.data() + colon + 1, *const end = form.data() + form.size();
-    const auto [behind, error] = std::from_chars(first, end, threshold);
-    known = word == "int8" && error == std::errc() && behind == end && threshold >= 0 &&
-            threshold <= kMostInt8Threshold;
-  }
-  if (!known)
-    fail(ErrorCode::usage, fmt::format("{} in {}", fmt::join(forms, ", "), where), form,
-         suggestion(form, forms, "full"));
-  config.doubled = word.ends_with("-double");
-  config.codec = word == "full" ? "" : word.substr(0, word.find('-'));
-  config.int8_threshold = threshold;
 }
 
 int64_t rank_of(const PeftConfig& config, const std::string& path) {

@@ -62,7 +62,7 @@ std::string companions(std::string_view key) {
         "load_in_4bit", "load_in_8bit", "rank_pattern", "alpha_pattern"})
     if (key == adapter) return "peft: lora\n";
   if (key.starts_with("bnb_4bit_")) return "peft: qlora\n";
-  if (key == "llm_int8_threshold") return "peft: lora\nload_in_8bit: true\n";
+  if (key.starts_with("llm_int8_")) return "peft: lora\nload_in_8bit: true\n";
   return "";
 }
 

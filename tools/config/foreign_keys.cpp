@@ -81,7 +81,6 @@ constexpr ForeignKey kForeign[] = {
     {.names = "bnb_4bit_quant_storage", .why = "codes rest as bytes", .neutral = "uint8"},
     {.names = "llm_int8_has_fp16_weight llm_int8_enable_fp32_cpu_offload",
      .why = "frozen weights in 8 bits rest in these alone; offload_params says where", .neutral = "false"},
-    {.names = "llm_int8_skip_modules", .why = "the linear weights of all blocks are coded, and no others"},
     {.names = "lora_bias", .why = "adapters are LoRA's"},
     {.names = "use_mora", .why = "peft=mora says it", .neutral = "false"},
     {.names = "encoder_dropout", .why = "what makes virtual tokens drops nothing out", .neutral = "0"},

@@ -54,6 +54,7 @@ struct RunConfig : Asked, AdapterFields {
   std::string bnb_4bit_compute_dtype = "auto";     // auto | float32 | bfloat16 | float16
   bool load_in_8bit = false;                       // or in 8, as LLM.int8()
   double llm_int8_threshold = 6.0;
+  std::vector<std::string> llm_int8_skip_modules;  // of 4 bits too, as transformers has it
 
   // Data. Entries are files, folders or globs as written.
   std::vector<std::string> train_data;
