@@ -142,8 +142,8 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
                     pairs   ? "answers"
                     : chats ? "conversations"
                             : "rows of tokens"));
-  if (config.task == "dpo" && !looks && !config.adapter.empty() &&
-      pair_decision(config).cached && !config.precompute_ref_log_probs)
+  if (config.task == "dpo" && !looks && !config.adapter.empty() && pair_decision(config).cached &&
+      !config.precompute_ref_log_probs)
     notes.push_back(
         fmt::format("the reference is the model with {} as the run begins, as TRL has it; its log "
                     "probabilities are computed before the first step",

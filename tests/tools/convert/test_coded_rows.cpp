@@ -137,7 +137,9 @@ TEST_F(Int8Folders, RefuseWhatTransformersHasOtherwise) {
   write("plain/", config_, folder_ / "plain");
   ModelSpec spec = resolve_model(folder_ / "plain", "").spec;
   spec.head = HeadKind::sequence_classification;
-  expect_error(ErrorCode::unsupported, {"a causal language model", "a head for", "--dtype f16"},
+  expect_error(ErrorCode::unsupported,
+               {"a causal language model to write in int8", "a head for sequence",
+                "--dtype f16, which load_in_8bit=true codes as it is read"},
                [&] { CodedRows(spec, "int8"); });
   const std::vector<float> values = {1, 7e4f};
   SafeTensor weight{
@@ -147,7 +149,9 @@ TEST_F(Int8Folders, RefuseWhatTransformersHasOtherwise) {
   const SafetensorsLayout layout({{"format", "pt"}}, specs);
   SafetensorsWriter writer(folder_ / "x.safetensors", layout);
   spec.head = HeadKind::causal_lm;
-  expect_error(ErrorCode::data, {"fp16 can hold", "element 1 of x.weight", "--dtype bf16"},
+  expect_error(ErrorCode::data,
+               {"weights that fp16 can hold, 65504 at most, to be coded",
+                "element 1 of x.weight that is 70000", "--dtype bf16 or f32"},
                [&] { CodedRows(spec, "int8").write(writer, weight, 1); });
 }
 

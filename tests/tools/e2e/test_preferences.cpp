@@ -5,47 +5,19 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/tools/e2e/runs.h"
+#include "tests/tools/e2e/preference_runs.h"
 
 namespace snug::e2e {
 namespace {
 
-class Preferences : public testing::Test {
+class Preferences : public PreferenceRuns {
  protected:
-  Preferences() {
-    w_.trained("base", {"max_steps=8"});
-    std::string pairs;
-    for (int i = 0; i < 12; ++i)
-      pairs += Json({{"prompt", sentences(1, static_cast<unsigned>(i)).substr(0, 16)},
-                     {"chosen", " the cat"},
-                     {"rejected", i % 2 == 0 ? " a dog sees it and runs" : " no"}})
-                   .dump() +
-               "\n";
-    spill(w_.path("pairs.jsonl"), pairs);
-  }
-  std::vector<std::string> with(const std::vector<std::string>& more = {}) const {
-    return joined({"model=" + w_.path("base/final"), "tokenizer=null", "task=dpo",
-                   "train_data=" + w_.path("pairs.jsonl"), "eval_data=" + w_.path("pairs.jsonl"),
-                   "eval_fraction=0", "peft=lora", "lora_r=4", "target_modules=all-linear",
-                   "max_length=24", "global_batch_size=6", "learning_rate=0.01"},
-                  more);
-  }
-  // A run with save_steps=5 that lost power after step 5 goes on under another policy: the same bits.
-  void expect_goes_on(const std::string& whole, const std::string& parts,
-                      const std::vector<std::string>& keys, const std::string& weights) const {
-    lose_power_after(w_, whole, parts, 5);
-    w_.trained(parts, with(joined(keys, {"resume=latest", "recompute=block"})));
-    EXPECT_EQ(w_.curve(whole), w_.curve(parts));
-    EXPECT_TRUE(slurp(w_.path(whole + "/final/" + weights)) ==
-                slurp(w_.path(parts + "/final/" + weights)));
-  }
   // Up to the order of sums.
   void expect_near_losses(const std::string& a, const std::string& b) const {
     const std::vector<double> all = w_.losses(a), each = w_.losses(b);
     ASSERT_EQ(all.size(), each.size());
     for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
   }
-  Workspace w_;
 };
 
 TEST_F(Preferences, ARunLearnsToPrefer) {
@@ -365,43 +337,6 @@ TEST_F(Preferences, AWholeModelLearnsBesideWhatItWas) {
       w_.train("run", with(joined(whole, {"resume=" + w_.path("run/checkpoint-5")})));
   EXPECT_EQ(lost.code, 2) << lost.out;
   EXPECT_NE(lost.err.find("the reference of this run's pairs"), std::string::npos) << lost.err;
-}
-
-// An adapter that has learned goes on beside what it was: with the base for its reference it would begin
-// with the rewards that it has.
-TEST_F(Preferences, AnAdapterGoesOnBesideWhatItWas) {
-  w_.trained("first", with());
-  const Json learned = w_.metrics("first").back();
-  EXPECT_GT(learned["eval_rewards/margins"].get<double>(), 0.1);
-  const std::vector<std::string> on = {"peft=null",       "target_modules=null",
-                                       "lora_r=null",     "adapter=" + w_.path("first/final"),
-                                       "save_steps=5",    "logging_steps=1",
-                                       "max_steps=8"};
-  const Outcome o = w_.trained("run", with(on));
-  expect_planned_is_measured(w_, "run");
-  EXPECT_NE((o.out + o.err)
-                .find("the reference is the model with " + w_.path("first/final") +
-                      " as the run begins"),
-            std::string::npos)
-      << o.out << o.err;
-  EXPECT_NE(o.out.find("reference: log probabilities of 12 pairs"), std::string::npos) << o.out;
-  const std::vector<Json> lines = w_.metrics("run");
-  EXPECT_NEAR(lines.front()["eval_loss"].get<double>(), std::log(2.0), 1e-6);
-  EXPECT_EQ(lines.front()["eval_rewards/margins"], 0.0);
-  EXPECT_NEAR(lines.front()["eval_logps/chosen"].get<double>(),
-              learned["eval_logps/chosen"].get<double>(), 1e-4);
-  EXPECT_LT(lines.back()["eval_loss"].get<double>(), 0.6);
-  expect_goes_on("run", "parts", on, "adapter_model.safetensors");
-  // Said or not, it is the same run.
-  w_.trained("said", with(joined(on, {"precompute_ref_log_probs=true"})));
-  EXPECT_EQ(w_.curve("said"), w_.curve("run"));
-  // Single answers, those of others among them, and a loss without a reference.
-  for (const char* loss : {"loss_type=kto", "loss_type=simpo"}) {
-    const Outcome other = w_.trained(loss, with(joined(on, {loss})));
-    EXPECT_EQ(other.out.find("reference: log probabilities") != std::string::npos,
-              std::string_view(loss).ends_with("kto"))
-        << other.out;
-  }
 }
 
 // Of pairs that the run did not begin with there is no reference, and none is made up.
