@@ -15,6 +15,7 @@ namespace {
 
 using test::error_of;
 using test::expect_error;
+using test::near;
 using test::PeftGolden;
 using test::PeftOptions;
 using test::PeftRun;
@@ -40,7 +41,7 @@ TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
     EXPECT_NE(loss, plain.step());
   else
     EXPECT_EQ(loss, plain.step());
-  EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), g.near_loss());
+  EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), near(g).first_loss);
 }
 
 // A and B that are made of the weights: PEFT's, up to the sign that a singular pair has, a row of A and its
@@ -82,10 +83,10 @@ TEST_P(PeftGoldens, LossAndEveryGradientMatchFloat64) {
   for (const char* recompute : {"none", "block"})
     for (const int64_t micro : {int64_t{0}, int64_t{1}}) {
       PeftRun run(g, {.recompute = recompute, .micro = micro});
-      EXPECT_LT(std::fabs(run.step() - expected) / expected, g.near_loss());
+      EXPECT_LT(std::fabs(run.step() - expected) / expected, near(g).first_loss);
       run.compare("grad.", run.flat_gradients(),
                   [&](const std::string& name, const auto& got, const auto& of_peft) {
-                    EXPECT_LT(error_of(got, of_peft), g.near_gradient())
+                    EXPECT_LT(error_of(got, of_peft), near(g).first_gradient)
                         << name << " " << recompute << micro;
                   });
     }
@@ -99,9 +100,11 @@ TEST_P(PeftGoldens, TenAdamWStepsMatchPyTorch) {
   for (size_t step = 0; step < losses.size(); ++step) {
     const double loss = run.step();
     run.update();
-    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], g.later()) << "step " << step;
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step],
+              (step == 0 ? near(g).first_loss : near(g).loss))
+        << "step " << step;
     const double norm = std::sqrt(run.session().state().grad_square_sum);
-    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 10 * g.later()) << "step " << step;
+    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], near(g).norm) << "step " << step;
   }
 }
 
@@ -133,12 +136,13 @@ TEST_P(PeftGoldens, EmulatedKernelsMatchFloat64) {
   const std::vector<double> losses = g.numbers("adamw_losses");
   for (size_t step = 0; step < 2; ++step) {
     const double loss = run.step();
-    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], step == 0 ? g.near_loss() : g.later())
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step],
+              (step == 0 ? near(g).first_loss : near(g).loss))
         << "step " << step;
     if (step == 0)
       run.compare("grad.", run.flat_gradients(),
                   [&](const std::string& name, const auto& got, const auto& of_peft) {
-                    EXPECT_LT(error_of(got, of_peft), g.near_gradient()) << name;
+                    EXPECT_LT(error_of(got, of_peft), near(g).first_gradient) << name;
                   });
     run.update();
   }
@@ -198,7 +202,10 @@ TEST_P(PeftGoldens, GradientsUnderDropoutAreSlopes) {
   const PeftModel peft = resolve_peft(g.spec(), config);
   PeftRun run(g, peft), split(g, peft, {.recompute = "block", .micro = 1});
   const double undropped = g.numbers("loss")[0], loss = run.step();
-  EXPECT_GT(std::fabs(loss - undropped) / undropped, 1e-5) << "nothing was dropped";
+  const bool drops = std::any_of(peft.adapters.begin(), peft.adapters.end(),
+                                 [](const auto& a) { return !a.second.table; });
+  EXPECT_EQ(std::fabs(loss - undropped) / undropped > 1e-5, drops)
+      << "nothing was dropped, or what is read of tables";
   if (!g.encoder) {
     EXPECT_LT(std::fabs(split.step() - loss) / loss, 1e-5);
   }
