@@ -53,13 +53,18 @@ std::string int8_form(double threshold) {
   return threshold == kInt8Threshold ? "int8" : fmt::format("int8:{}", threshold);
 }
 
-BlockCodes::BlockCodes(const CodeSpec& spec, Rows rows) : spec_(spec), rows_(std::move(rows)) {
+BlockCodes::BlockCodes(const CodeSpec& spec, Rows rows, std::string text)
+    : spec_(spec), rows_(std::move(rows)), text_(std::move(text)) {
   require(!spec.codec->book_of_data() && spec.codec->scales() == 1,
           "a codec with a book of its own and a scale a block");
 }
 
-BlockCodes::BlockCodes(float threshold, Rows rows)
-    : spec_(codec("int8")), by_rows_(true), threshold_(threshold), rows_(std::move(rows)) {
+BlockCodes::BlockCodes(float threshold, Rows rows, std::string text)
+    : spec_(codec("int8")),
+      by_rows_(true),
+      threshold_(threshold),
+      rows_(std::move(rows)),
+      text_(std::move(text)) {
   require(threshold >= 0, "a threshold of at least 0");
 }
 
@@ -68,6 +73,7 @@ CodeSpec BlockCodes::spec(int64_t width) const {
 }
 
 std::string BlockCodes::text() const {
+  if (!text_.empty()) return text_;
   if (by_rows_) return int8_form(threshold_);
   return fmt::format("{}{}", spec_.codec->name, spec_.doubled ? "-double" : "");
 }

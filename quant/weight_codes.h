@@ -29,10 +29,11 @@ std::string int8_form(double threshold);
 class BlockCodes final : public WeightCodes {
  public:
   using Rows = std::function<std::vector<int64_t>(const ParamInfo&)>;
-  // `rows`: what WeightCodes::rows says. A codec of 4 or 8 bits that brings no book with the data.
-  BlockCodes(const CodeSpec& spec, Rows rows);
+  // `rows`: what WeightCodes::rows says. A codec of 4 or 8 bits that brings no book with the data. `text`: of
+  // all; empty: that of the codec.
+  BlockCodes(const CodeSpec& spec, Rows rows, std::string text = "");
   // Blocks that are rows, of int8. Throws usage on a threshold that is no number of at least 0.
-  BlockCodes(float threshold, Rows rows);
+  BlockCodes(float threshold, Rows rows, std::string text = "");
   // Of a tensor whose rows are `width` long.
   CodeSpec spec(int64_t width) const;
   std::string text() const override;
@@ -54,6 +55,7 @@ class BlockCodes final : public WeightCodes {
   bool by_rows_ = false;
   float threshold_ = 0;
   Rows rows_;
+  std::string text_;
 };
 
 }  // namespace snug

@@ -27,8 +27,16 @@ constexpr Named kDtypes[] = {{"f32", "f32"},   {"fp32", "f32"},      {"float32",
                              {"f16", "f16"},   {"fp16", "f16"},      {"float16", "f16"},
                              {"bf16", "bf16"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}};
 
+// A form of int8 for linear weights: int8, int8:4.5, int8/o_proj.
+bool is_int8(std::string_view dtype) {
+  constexpr std::string_view kInt8 = "int8";
+  return dtype.starts_with(kInt8) &&
+         (dtype == kInt8 || dtype[kInt8.size()] == ':' || dtype[kInt8.size()] == '/');
+}
+
 std::string_view parse_dtype(const std::string& text, bool gguf) {
-  const char* const expected = gguf ? "--dtype f32, f16, bf16 or q8_0" : "--dtype f32, f16 or bf16";
+  const char* const expected =
+      gguf ? "--dtype f32, f16, bf16 or q8_0" : "--dtype f32, f16, bf16 or int8";
   std::vector<std::string_view> names;
   for (const Named& row : kDtypes) {
     if (row.name == text && (gguf || row.dtype != "q8_0")) return row.dtype;
@@ -74,13 +82,18 @@ int convert_command(const Arguments& arguments) {
       .option("--output", output, "PATH", "the file or folder to write")
       .required()
       .option("--dtype", dtype, "TYPE",
-              "of the matrices: f32, f16, bf16, and for gguf q8_0 (default: gguf f16, hf f32)")
+              "of the matrices: f32, f16, bf16, for gguf q8_0, and for hf int8, linear weights of "
+              "the blocks as "
+              "bitsandbytes has them and the rest in f16; int8:4.5 with this llm_int8_threshold, "
+              "int8/o_proj without "
+              "modules that end so (default: gguf f16, hf f32)")
       .flag("--overwrite", overwrite, "gguf: replace a file that is there")
       .option("--name", name, "TEXT",
               "gguf: the model's name (default: its config's, else the folder's)")
       .option("--pre", pre, "RULE", "gguf: the splitting rule to name (default: the tokenizer's)")
       .example("snug convert --model run1/final --to gguf --dtype q8_0 --output run1.gguf")
-      .example("snug convert --model run1/final --to hf --dtype bf16 --output run1-bf16");
+      .example("snug convert --model run1/final --to hf --dtype bf16 --output run1-bf16")
+      .example("snug convert --model run1/final --to hf --dtype int8 --output run1-int8");
   if (!parser.parse(arguments)) return 0;
   if (to != "gguf" && to != "hf")
     fail(ErrorCode::usage, "--to gguf or --to hf", fmt::format("\"{}\"", to),
@@ -106,7 +119,8 @@ int convert_command(const Arguments& arguments) {
                      base.empty() ? "BASE" : base, model));
   }
   if (dtype.empty()) dtype = gguf ? "f16" : "f32";
-  const std::string_view type = parse_dtype(dtype, gguf);
+  const bool int8 = !gguf && is_int8(dtype);
+  const std::string_view type = int8 ? std::string_view(dtype) : parse_dtype(dtype, gguf);
   ExportReport report;
   if (gguf) {
     if (std::filesystem::is_directory(output, ignored))
@@ -131,7 +145,7 @@ int convert_command(const Arguments& arguments) {
                            type == "f32"    ? DType::f32
                            : type == "bf16" ? DType::bf16
                                             : DType::f16,
-                           output);
+                           output, "", "auto", int8 ? dtype : "");
   }
   for (const std::string& note : report.notes) tell(stderr, "Note: {}\n", note);
   fmt::print("{}: {} tensors, {} parameters, matrices {}, {}\n", output, report.tensors,

@@ -34,7 +34,8 @@ struct AdapterFields {
   std::string prompt_tuning_init = "RANDOM", prompt_tuning_init_text;
   // Of p_tuning and prefix_tuning: what makes these rows while they are trained, and the width inside (0: that
   // of what it makes of a token).
-  std::string encoder_type = "MLP";
+  std::string encoder_type = "MLP";  // or LSTM, of so many layers
+  int64_t encoder_num_layers = 2;
   int64_t encoder_hidden_size = 0;
   bool prefix_projection = false;  // prefix_tuning has one
   int64_t reduction_factor = 16;   // of bottlenecks: the width over theirs
@@ -65,6 +66,8 @@ struct PeftConfig : AdapterFields {
   bool doubled = false;
   // Of int8: activations of this magnitude and above are multiplied as they are; 0: none.
   double int8_threshold = 6.0;
+  std::vector<std::string>
+      skip_modules;  // that rest whole nevertheless, by the ends of their paths
 
   std::string base;  // base_model_name_or_path
   bool operator==(const PeftConfig&) const = default;

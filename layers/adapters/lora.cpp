@@ -23,10 +23,11 @@ MergedModule merged_low_rank(const AdaptedLayer& layer, size_t k, const TensorVa
 class Lora : public AdapterKind {
  public:
   std::vector<AdapterParam> params(const AdaptedLayer& layer) const override {
-    return layer.adapter->table ? embedding_lora_params(layer) : low_rank_params(layer, false);
+    return layer.adapter->table ? embedding_lora_params(layer, false)
+                                : low_rank_params(layer, false);
   }
   std::shared_ptr<const AdapterSum> table_sum(Wiring& w, const AdaptedLayer& layer) const override {
-    return embedding_lora(w, layer);
+    return embedding_lora(w, layer, false);
   }
   std::shared_ptr<const AdapterSum> sum(Wiring& w, const AdaptedLayer& layer,
                                         int x) const override {
@@ -34,7 +35,7 @@ class Lora : public AdapterKind {
   }
   MergedModule merged(const AdaptedLayer& layer, size_t k,
                       const TensorValues& values) const override {
-    if (layer.adapter->table) return merged_embedding_lora(layer, values);
+    if (layer.adapter->table) return merged_embedding_lora(layer, values, false);
     return merged_low_rank(layer, k, values);
   }
 };
@@ -42,7 +43,10 @@ class Lora : public AdapterKind {
 class Dora : public AdapterKind {
  public:
   std::vector<AdapterParam> params(const AdaptedLayer& layer) const override {
-    return low_rank_params(layer, true);
+    return layer.adapter->table ? embedding_lora_params(layer, true) : low_rank_params(layer, true);
+  }
+  std::shared_ptr<const AdapterSum> table_sum(Wiring& w, const AdaptedLayer& layer) const override {
+    return embedding_lora(w, layer, true);
   }
   int in_place_of(Wiring& w, const AdaptedLayer& layer, const LinearParams& params,
                   const char* slot, int x, const BehindProduct& behind) const override {
@@ -58,6 +62,7 @@ class Dora : public AdapterKind {
   }
   void start(Context& ctx, ParamStore& store, const AdaptedLayer& layer, const View& weight,
              const View& values) const override {
+    if (layer.adapter->table) return table_norms(ctx, store, layer, weight, values);
     const ParamTable& table = store.table();
     LowRank up;
     up.a = table.find(low_rank_a(layer));
@@ -72,6 +77,7 @@ class Dora : public AdapterKind {
   }
   MergedModule merged(const AdaptedLayer& layer, size_t k,
                       const TensorValues& values) const override {
+    if (layer.adapter->table) return merged_embedding_lora(layer, values, true);
     MergedModule m = merged_low_rank(layer, k, values);
     m.magnitude = values(".lora_magnitude_vector");
     return m;

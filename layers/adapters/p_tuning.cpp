@@ -1,5 +1,5 @@
 // P-tuning (Liu et al., arXiv:2103.10385): the rows in front of every sequence are what an encoder makes of a table
-// of its own, of which PEFT's PromptEncoder with an MLP is this one. Its rows alone, as PEFT's folders have them,
+// of its own, PEFT's PromptEncoder with an MLP, or with an LSTM and an MLP behind it. Its rows alone, as PEFT's folders have them,
 // are those of prompt tuning.
 #include <fmt/format.h>
 
@@ -13,6 +13,17 @@ namespace {
 
 PromptEncoder row_encoder_of(const AdaptedLayer& layer) {
   const LinearAdapter& a = *layer.adapter;
+  if (a.encoder_layers > 0)
+    return {{.n = a.front,
+             .in = layer.in,
+             .inner = 2 * a.encoder,
+             .out = layer.in,
+             .layers = 2,
+             .head = "mlp_head",
+             .activation = Activation::relu,
+             .lstm_hidden = a.encoder,
+             .lstm_layers = static_cast<int>(a.encoder_layers)},
+            layer.name};
   return {{.n = a.front,
            .in = layer.in,
            .inner = a.encoder,
@@ -74,29 +85,45 @@ const AdapterMethod& p_tuning_method() {
       .words = "p_tuning",
       .type = "P_TUNING",
       .title = "P-tuning",
-      .doc = "p_tuning, the same rows, made by an MLP that is trained in their place",
-      .fields = {{"num_virtual_tokens", "num_virtual_tokens", &C::num_virtual_tokens, 1, 1 << 20},
-                 {.key = "encoder_hidden_size",
-                  .run_key = "encoder_hidden_size",
-                  .value = &C::encoder_hidden_size,
-                  .below = 1 << 20,
-                  .said = {.doc =
-                               "the width inside the MLP that makes these tokens, of prefix_tuning "
-                               "with prefix_projection; auto: that of what it makes of one, as "
-                               "PEFT has it",
-                           .example = "128",
-                           .unset = "auto",
-                           .least = 1,
-                           .most = 1 << 20}},
-                 {"encoder_reparameterization_type", "", &C::encoder_type, 0, 0, "MLP LSTM", "",
-                  nullptr, "the config that PEFT wrote"}},
+      .doc = "p_tuning, the same rows, made by an MLP or an LSTM that is trained in their place",
+      .fields =
+          {{"num_virtual_tokens", "num_virtual_tokens", &C::num_virtual_tokens, 1, 1 << 20},
+           {.key = "encoder_hidden_size",
+            .run_key = "encoder_hidden_size",
+            .value = &C::encoder_hidden_size,
+            .below = 1 << 20,
+            .said =
+                {.doc =
+                     "the width inside the MLP or LSTM that makes these tokens, of prefix_tuning "
+                     "with prefix_projection; auto: that of what it makes of one, as "
+                     "PEFT has it",
+                 .example = "128",
+                 .unset = "auto",
+                 .least = 1,
+                 .most = 1 << 20}},
+           {.key = "encoder_reparameterization_type",
+            .run_key = "encoder_reparameterization_type",
+            .value = &C::encoder_type,
+            .words = "MLP LSTM",
+            .advice = "the config that PEFT wrote",
+            .said = {.doc = "what makes these tokens: MLP, three linear layers with relu "
+                            "between; LSTM, encoder_num_layers of it in both directions and "
+                            "two linear layers behind them",
+                     .example = "LSTM",
+                     .choices = "MLP LSTM"}},
+           {.key = "encoder_num_layers",
+            .run_key = "encoder_num_layers",
+            .value = &C::encoder_num_layers,
+            .least = 1,
+            .below = 1 << 10,
+            .said =
+                {.doc = "the layers of that LSTM", .example = "1", .least = 1, .most = 1 << 10}}},
       .shared = "",
       // Of the model, which says them too; and of what is in no folder.
       .indifferent =
-          "token_dim num_transformer_submodules num_attention_heads num_layers encoder_num_layers "
-          "encoder_dropout",
+          "token_dim num_transformer_submodules num_attention_heads num_layers encoder_dropout",
       .refused = "modules_to_save",
-      .constants = {{"encoder_num_layers", "2"}, {"encoder_dropout", "0.0"}},
+      .constants = {{"encoder_dropout", "0.0"}},
       .markers = {".prompt_encoder."},
       .ranked = false,
       .apart = "whose virtual tokens lie in front of every sequence",
@@ -105,11 +132,29 @@ const AdapterMethod& p_tuning_method() {
       .kind = [](const C& c) -> const AdapterKind& {
         return c.encoded ? kPTuning : prompt_tuning_method().kind(c);
       },
-      .settle = [](const C&, double, AdapterPiece&, LinearAdapter&) {},
+      .settle =
+          [](const C& c, double, AdapterPiece&, LinearAdapter& adapter) {
+            if (c.encoded && c.encoder_type == "LSTM")
+              adapter.encoder_layers = c.encoder_num_layers;
+          },
       .text =
           [](const C& c) {
-            return fmt::format("p_tuning of {} tokens{}", c.num_virtual_tokens,
-                               c.encoded ? fmt::format(" encoder {}", c.encoder_hidden_size) : "");
+            std::string encoder;
+            if (c.encoded) encoder = fmt::format(" encoder {}", c.encoder_hidden_size);
+            if (c.encoded && c.encoder_type == "LSTM")
+              encoder += fmt::format(" LSTM {}", c.encoder_num_layers);
+            return fmt::format("p_tuning of {} tokens{}", c.num_virtual_tokens, encoder);
+          },
+      .check =
+          [](const AdapterFields& c) {
+            std::vector<AdapterComplaint> list;
+            if (c.encoder_num_layers != AdapterFields().encoder_num_layers &&
+                c.encoder_type != "LSTM")
+              list.push_back({"encoder_reparameterization_type: LSTM beside encoder_num_layers",
+                              "encoder_num_layers", ", and an MLP has three",
+                              "encoder_reparameterization_type=LSTM, or leave encoder_num_layers "
+                              "out"});
+            return list;
           }};
   return row;
 }

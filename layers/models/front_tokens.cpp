@@ -45,6 +45,7 @@ PeftModel resolve_front(const ModelSpec& spec, const PeftConfig& config) {
   AdapterPiece piece;
   piece.name = table;
   piece.rows = n;
+  method.settle(config, 0, piece, adapter);
   adapter.pieces.push_back(piece);
   result.frozen = [](std::string_view name) { return !is_adapter_name(name); };
   finish_peft(spec, config, result);

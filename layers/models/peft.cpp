@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <set>
@@ -15,10 +14,10 @@
 #include "engine/text/regex.h"
 #include "layers/adapters/first_weights.h"
 #include "layers/adapters/kinds.h"
+#include "layers/models/base_form.h"
 #include "layers/models/family.h"
 #include "layers/models/front_tokens.h"
 #include "layers/models/model.h"
-#include "quant/weight_codes.h"
 
 namespace snug {
 namespace {
@@ -70,11 +69,6 @@ std::vector<Module> embedding_modules(const Model& model, const Family& family) 
   m.piece.name = m.last();
   m.piece.rows = p.rows;
   return {m};
-}
-
-bool is_path_end(std::string_view path, std::string_view name) {
-  return path == name || (path.ends_with(name) && path.size() > name.size() &&
-                          path[path.size() - name.size() - 1] == '.');
 }
 
 bool is_pattern(std::string_view word) {
@@ -232,9 +226,9 @@ void check_rank(const Module& m, int64_t r, bool square) {
          std::to_string(r), fmt::format("lora_r={}", std::min<int64_t>(8, most)));
 }
 
-// What adapters of tables have not: DoRA of a table, which PEFT has, LoRA-FA of one and first weights made of
-// it are not built.
-void check_table(const PeftConfig& config, const LinearAdapter& adapter, const Module& m) {
+// What adapters of tables have not: LoRA-FA of one and what codes lose of it. First weights that are parts of
+// what they go beside are of linear layers alone, as in PEFT: those of a table begin as ever.
+void check_table(const PeftConfig& config, LinearAdapter& adapter, const Module& m) {
   if (!config.layers_to_transform.empty())
     fail(ErrorCode::usage,
          fmt::format("layers_to_transform without {}, which is of no layer", m.path),
@@ -243,9 +237,10 @@ void check_table(const PeftConfig& config, const LinearAdapter& adapter, const M
     fail(ErrorCode::unsupported, fmt::format("{} without {}", what, m.path),
          "it among target_modules", fmt::format("{}, or target_modules without it", instead));
   };
-  if (config.use_dora) refuse("use_dora", "peft=lora use_dora=false");
   if (config.freeze_a) refuse("lora_fa", "peft=lora");
-  if (adapter.first_way) refuse(config.init_lora_weights, "init_lora_weights=true");
+  if (adapter.first_way && adapter.first_way->of_error)
+    refuse(config.init_lora_weights, "init_lora_weights=true");
+  adapter.first_way = nullptr;
 }
 
 // Whether the weight of a module is one that A and B can be made of.
@@ -447,48 +442,6 @@ void finish_peft(const ModelSpec& spec, const PeftConfig& config, PeftModel& res
   const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);
   result.trained = model.params().real_trained_elements();
   result.all = model.params().real_elements();
-}
-
-std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const PeftConfig& config) {
-  constexpr int64_t kBlock = 64;
-  const Family& family = find_family(spec.family, "model");
-  const BlockCodes::Rows rows_of = [spec, &family](const ParamInfo& p) {
-    std::vector<int64_t> rows;
-    if (!p.linear || p.part < 0) return rows;
-    for (const FilePiece& piece : family.pieces(p, spec)) rows.push_back(piece.rows);
-    return rows;
-  };
-  if (config.codec == "int8")
-    return std::make_shared<BlockCodes>(static_cast<float>(config.int8_threshold), rows_of);
-  return std::make_shared<BlockCodes>(CodeSpec(codec(config.codec), kBlock, config.doubled),
-                                      rows_of);
-}
-
-std::string base_form(const PeftConfig& config) {
-  if (config.codec.empty()) return "full";
-  if (config.codec == "int8") return int8_form(config.int8_threshold);
-  return config.codec + (config.doubled ? "-double" : "");
-}
-
-void set_base_form(PeftConfig& config, const std::string& form, const std::string& where) {
-  constexpr std::string_view kForms[] = {"full", "nf4", "nf4-double", "fp4", "fp4-double", "int8"};
-  const std::vector<std::string_view> forms(std::begin(kForms), std::end(kForms));
-  const size_t colon = form.find(':');
-  const std::string word = form.substr(0, colon);
-  double threshold = kInt8Threshold;
-  bool known = std::find(forms.begin(), forms.end(), word) != forms.end();
-  if (colon != std::string::npos) {
-    const char *const first = form.data() + colon + 1, *const end = form.data() + form.size();
-    const auto [behind, error] = std::from_chars(first, end, threshold);
-    known = word == "int8" && error == std::errc() && behind == end && threshold >= 0 &&
-            threshold <= kMostInt8Threshold;
-  }
-  if (!known)
-    fail(ErrorCode::usage, fmt::format("{} in {}", fmt::join(forms, ", "), where), form,
-         suggestion(form, forms, "full"));
-  config.doubled = word.ends_with("-double");
-  config.codec = word == "full" ? "" : word.substr(0, word.find('-'));
-  config.int8_threshold = threshold;
 }
 
 int64_t rank_of(const PeftConfig& config, const std::string& path) {

@@ -11,6 +11,7 @@
 
 #include "engine/seams/weight_codes.h"
 #include "layers/adapters/config.h"
+#include "layers/models/base_form.h"
 #include "layers/parts/adapter.h"
 #include "layers/parts/spec.h"
 
@@ -45,16 +46,6 @@ double alpha_of(const PeftConfig& config, const std::string& path);
 
 // Whether words of a configuration's key are one regular expression. Throws usage if one of several is.
 bool is_expression(const char* key, const std::vector<std::string>& words);
-
-// Frozen linear weights of the blocks in codes of the configuration's codec: each tensor of the
-// family's files by itself, as bitsandbytes codes the modules of a model; what is of no block stays.
-std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const PeftConfig& config);
-
-// How the frozen base rests, as files and flags say it: full, nf4, nf4-double, fp4, fp4-double, int8,
-// or int8:4.5 of another threshold than 6.
-std::string base_form(const PeftConfig& config);
-// Throws usage on another word; `where` had it.
-void set_base_form(PeftConfig& config, const std::string& form, const std::string& where);
 
 // One line that two runs have in common if their adapters are the same.
 std::string peft_text(const PeftConfig& config);

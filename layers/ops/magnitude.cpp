@@ -44,7 +44,71 @@ void square_rows(double* squares, const T* w, const T* a, const T* b, float s, i
   }
 }
 
+constexpr int64_t kTileRows = 64, kTileColumns = 32, kTileRanks = 32;
+
+// Squares of columns [begin, end), at most kTileColumns, to `squares`.
+template <class T>
+void square_columns(double* squares, const T* e, const T* a, const T* b, float s, int64_t begin,
+                    int64_t end, int64_t V, int64_t I, int64_t R) {
+  const int64_t n = end - begin;
+  std::fill(squares, squares + n, 0.0);
+  float tile[kTileRows * kTileColumns], up[kTileRanks * kTileColumns];
+  for (int64_t first = 0; first < V; first += kTileRows) {
+    const int64_t rows = std::min(kTileRows, V - first);
+    for (int64_t v = 0; v < rows; ++v)
+      for (int64_t i = 0; i < n; ++i)
+        tile[v * kTileColumns + i] = to_f32(e[(first + v) * I + begin + i]);
+    for (int64_t r = 0; r < R; r += kTileRanks) {
+      const int64_t ranks = std::min(kTileRanks, R - r);
+      for (int64_t k = 0; k < ranks; ++k)
+        for (int64_t i = 0; i < n; ++i)
+          up[k * kTileColumns + i] = to_f32(b[(begin + i) * R + r + k]);
+      for (int64_t v = 0; v < rows; ++v)
+        for (int64_t k = 0; k < ranks; ++k) {
+          const float factor = s * to_f32(a[(first + v) * R + r + k]);
+          float* const to = tile + v * kTileColumns;
+          const float* const from = up + k * kTileColumns;
+          for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
+        }
+    }
+    float sums[kTileColumns] = {};
+    for (int64_t v = 0; v < rows; ++v)
+      for (int64_t i = 0; i < n; ++i)
+        sums[i] += tile[v * kTileColumns + i] * tile[v * kTileColumns + i];
+    for (int64_t i = 0; i < n; ++i) squares[i] += static_cast<double>(sums[i]);
+  }
+}
+
 }  // namespace
+
+void adapted_column_norms(Context& ctx, const View& norms, const View& e, const View& a,
+                          const View& b, float s) {
+  if (e.shape.rank() != 2 || a.shape.rank() != 2)
+    fail(ErrorCode::shape, "adapted_column_norms: e (V,I) and a (V,R)",
+         describe(e) + " and " + describe(a), "reshape them to rows and columns");
+  const int64_t V = e.shape[0], I = e.shape[1], R = a.shape[1];
+  expect_of(norms, "adapted_column_norms: norms", {{"I", I}}, e.dtype);
+  expect_of(a, "adapted_column_norms: a", {{"V", V}, {"R", R}}, e.dtype);
+  expect_of(b, "adapted_column_norms: b", {{"I", I}, {"R", R}}, e.dtype);
+  dispatch_float(e, "adapted_column_norms: e", [&](auto tag) {
+    using T = decltype(tag);
+    Op op(
+        ctx, "adapted_column_norms",
+        {.flops = 2 * V * I * (R + 1), .bytes = e.bytes() + a.bytes() + b.bytes() + norms.bytes()});
+    if (!op.run()) return;
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) { adapted_column_norms_on(queue, norms, e, a, b, s); });
+    T* const to = norms.as<T>();
+    const T *const table = e.as<const T>(), *const down = a.as<const T>(),
+                   *const up = b.as<const T>();
+    parallel_chunks(ctx.threads(), I, kTileColumns, [=](int64_t begin, int64_t end) {
+      double squares[kTileColumns];
+      square_columns(squares, table, down, up, s, begin, end, V, I, R);
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = from_f32<T>(static_cast<float>(std::sqrt(squares[i - begin])));
+    });
+  });
+}
 
 void adapted_row_norms(Context& ctx, const View& norms, const View& w, const View& a, const View& b,
                        float s) {

@@ -25,6 +25,28 @@ __global__ void adapted_row_norms_kernel(T* norms, const T* w, const T* a, const
   if (lane() == 0) norms[j] = from_f32<T>(simt::sqrt(sum));
 }
 
+// A block takes a tile of 32 columns, a lane one of them, a warp every warps()-th row, whose A all its
+// lanes read.
+template <class T>
+__global__ void adapted_column_norms_kernel(T* norms, const T* e, const T* a, const T* b, float s,
+                                            int64_t V, int64_t I, int64_t R) {
+  const auto parts = dynamic_smem<float>();  // (warps, 32)
+  const int64_t i = block() * kWarp + lane();
+  float squares = 0.0f;
+  if (i < I)
+    for (int64_t v = warp(); v < V; v += warps()) {
+      float value = to_f32(e[v * I + i]);
+      for (int64_t r = 0; r < R; ++r) value += s * to_f32(a[v * R + r]) * to_f32(b[i * R + r]);
+      squares += value * value;
+    }
+  parts[warp() * kWarp + lane()] = squares;
+  sync_threads();
+  if (warp() > 0 || i >= I) return;
+  float sum = 0.0f;
+  for (int w = 0; w < warps(); ++w) sum += parts[w * kWarp + lane()];
+  norms[i] = from_f32<T>(simt::sqrt(sum));
+}
+
 template <class T>
 __global__ void magnitude_factor_kernel(float* g, const T* m, const T* norms, int64_t n) {
   const int64_t j = block() * threads() + thread();
@@ -67,6 +89,21 @@ void adapted_row_norms_on(Queue& queue, const View& norms, const View& w, const 
 }
 
 template <class Queue>
+void adapted_column_norms_on(Queue& queue, const View& norms, const View& e, const View& a,
+                             const View& b, float s, int threads) {
+  const int64_t I = e.shape[1];
+  dispatch_float(e, "adapted_column_norms: e", [&](auto tag) {
+    using T = decltype(tag);
+    launch(queue,
+           {.blocks = ceil_div(I, int64_t{kWarp}),
+            .threads = threads,
+            .shared_bytes = threads * int64_t{sizeof(float)}},
+           "adapted_column_norms", adapted_column_norms_kernel<T>, norms.as<T>(), e.as<const T>(),
+           a.as<const T>(), b.as<const T>(), s, e.shape[0], I, a.shape[1]);
+  });
+}
+
+template <class Queue>
 void magnitude_factor_on(Queue& queue, const View& g, const View& m, const View& norms,
                          int threads) {
   const int64_t n = g.elements();
@@ -97,6 +134,8 @@ void magnitude_factor_backward_on(Queue& queue, const GradView& dm, const View& 
 
 template void adapted_row_norms_on(simt::Queue&, const View&, const View&, const View&, const View&,
                                    float, int);
+template void adapted_column_norms_on(simt::Queue&, const View&, const View&, const View&,
+                                      const View&, float, int);
 template void magnitude_factor_on(simt::Queue&, const View&, const View&, const View&, int);
 template void magnitude_factor_backward_on(simt::Queue&, const GradView&, const View&, const View&,
                                            int);

@@ -1,5 +1,5 @@
-// The kernels of layers/ops/magnitude.h for engine/simt: the same mathematics and dtypes; a row's sum
-// is in another order.
+// The kernels of layers/ops/magnitude.h for engine/simt: the same mathematics and dtypes; a row's or
+// column's sum is in another order.
 //
 // Queue     simt::Queue of the side that is linked. Shapes have been checked. threads: of a block.
 #pragma once
@@ -11,6 +11,10 @@ namespace snug {
 template <class Queue>
 void adapted_row_norms_on(Queue& queue, const View& norms, const View& w, const View& a,
                           const View& b, float s, int threads = 256);
+
+template <class Queue>
+void adapted_column_norms_on(Queue& queue, const View& norms, const View& e, const View& a,
+                             const View& b, float s, int threads = 256);
 
 template <class Queue>
 void magnitude_factor_on(Queue& queue, const View& g, const View& m, const View& norms,

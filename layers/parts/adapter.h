@@ -54,9 +54,10 @@ struct LinearAdapter {
   int64_t rounds = 0;  // of such a way; 0: it has none
   int64_t front = 0;   // virtual tokens in front of every sequence
   // Of these: whether they are keys and values of every layer alone, of so many numbers a token and layer
-  // together; and the width of what they are encoded by, 0: they are parameters themselves.
+  // together; and the width of what they are encoded by, 0: they are parameters themselves; and the layers of
+  // an LSTM among that, 0: it has none.
   bool front_keys = false;
-  int64_t keys_width = 0, layers = 0, encoder = 0;
+  int64_t keys_width = 0, layers = 0, encoder = 0, encoder_layers = 0;
   std::vector<int32_t> first_tokens = {};  // whose rows these begin as; empty: they are drawn
   int64_t rank() const;                    // of all pieces
 };
@@ -122,8 +123,9 @@ class AdapterSum {
   virtual void forward(Context& ctx, Pass& p, const View& y) const = 0;
   // The gradients of its parameters, and of the slots that it reads.
   virtual void backward(Context& ctx, Pass& p, const View& dy) const = 0;
-  std::vector<int> params;  // whose gradients it makes; those read `slots`
-  std::vector<int> slots;   // made by stages before
+  std::vector<int> params;          // whose gradients it makes; those read `slots` and `constants`
+  std::vector<int> slots;           // made by stages before
+  std::vector<int> constants = {};  // the same, without a gradient of their own
 };
 
 // What a module with an adapter is as a weight (out,in) alone, in f32:
@@ -135,6 +137,7 @@ struct MergedModule {
   float scale = 1;
   std::vector<float> rows, columns;  // factors; empty: 1
   std::vector<float> magnitude;      // (out); empty: the norms stay
+  bool of_columns = false;           // the magnitude is (in), of the columns of a table
   bool bias = false;                 // `rows` are factors of the bias too
 };
 // The values of a module's tensor by the end of its name.
@@ -172,8 +175,8 @@ class AdapterKind {
   // Stages in place of the layer's, behind input(); the slot of y, or -1: the layer has its own.
   virtual int in_place_of(Wiring& w, const AdaptedLayer& layer, const LinearParams& params,
                           const char* slot, int x, const BehindProduct& behind) const;
-  // Of a new adapter whose parameters take values from the weight: piece k's, of (rows) in the compute
-  // dtype, as a recorded op; see tools/session/start_adapters.cpp. False: none do.
+  // Of a new adapter whose parameters take values from the weight: piece k's, of (rows), of a table's
+  // (columns), in the compute dtype, as a recorded op; see tools/session/start_adapters.cpp. False: none do.
   virtual bool starts_from_weight() const { return false; }
   virtual std::string start_name(const AdaptedLayer&, size_t /*k*/) const { return {}; }
   virtual void start(Context& ctx, ParamStore& store, const AdaptedLayer& layer, const View& weight,

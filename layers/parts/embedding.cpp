@@ -113,7 +113,7 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
   std::vector<int> params = {t.wte};
   for (const int other : {t.wpe, t.wtt})
     if (other >= 0) params.push_back(other);
-  std::vector<int> made;  // slots of stages before
+  std::vector<int> made, constants;  // slots of stages before
   // Not what the adapters of blocks are named by: wte, and no name of this part before it.
   if (const auto found = adapters.find("wte"); found != adapters.end()) {
     const AdaptedLayer layer{"wte", "embedding", &found->second, spec.C, spec.Vp()};
@@ -125,16 +125,22 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
     if (t.sum) {
       params.insert(params.begin(), t.sum->params.begin(), t.sum->params.end());
       made = t.sum->slots;
+      constants = t.sum->constants;
     }
   }
+  const auto with_constants = [&](std::vector<int> slots) {
+    slots.insert(slots.end(), constants.begin(), constants.end());
+    return slots;
+  };
   w.body.add_stage({.name = Name("embedding"),
-                    .inputs = made,
+                    .inputs = with_constants(made),
                     .outputs = {t.y},
                     .run = [t](Context& ctx, Pass& p) { snug::forward(ctx, p, t); },
                     .backward = [t](Context& ctx, Pass& p) { snug::backward(ctx, p, t); },
                     .params = params,
-                    .for_params = t.sum ? t.sum->slots : std::vector<int>{},
+                    .for_params = t.sum ? with_constants(t.sum->slots) : std::vector<int>{},
                     .reading_params = t.sum ? static_cast<int>(t.sum->params.size()) : 1,
+                    .for_inputs = constants,
                     .gradients = made});
   if (spec.embedding_norm) out_ = norm(w, "norm", "", t.y, nullptr, {spec.embedding_dropout, 0});
 }

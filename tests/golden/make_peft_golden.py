@@ -62,11 +62,20 @@ rounded to float32 and only then used in float64.
     ay    decoder_b  prefix tuning with prefix_projection, over NF4
     az    decoder_g  prefix tuning with prefix_projection: GPT-NeoX, rows head by head
     ea    gpt2_a     over a base in int8, LLM.int8(): transposed layers, all-linear
-    eb    decoder_a  over int8 with outliers from 1.5 on: Llama; queries, keys and values, gate and up are coded apart
+    eb    decoder_d  over int8 with outliers from 1.5 on: Qwen2; queries, keys and values, gate and up are coded apart
     ec    decoder_g  over int8: GPT-NeoX, rows head by head
     ed    encoder_b  over int8 without outliers: BERT, all-linear
-    ee    decoder_b  DoRA over int8 with outliers from 2 on
+    ee    decoder_d  DoRA over int8 with outliers from 2 on
     bg    decoder_c  prefix tuning: Mistral, whose window passes the prefix on (ba to bf: make_bottleneck_golden.py)
+    bh    decoder_b  DoRA of a table: Qwen2, tied
+    bi    encoder_b  DoRA of a table: BERT, whose op adds positions and types too
+    bj    gpt2_a     DoRA of a table alone: GPT-2, with the scale of rsLoRA
+    bk    decoder_f  DoRA of a table: Gemma, which scales what is read of it
+    bl    gpt2_a     PiSSA of linear layers beside a table, which PEFT begins as any other
+    bm    gpt2_a     P-tuning by an LSTM of two layers: GPT-2
+    bn    decoder_a  by one of one layer: Llama
+    bo    decoder_f  by one of three layers: Gemma
+    bp    decoder_b  a single token by one, over NF4
 
 Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
 loss, adamw_losses, adamw_grad_norms (F64). With virtual tokens logits begin with theirs, and the last of them is
@@ -78,8 +87,8 @@ adapter's, both to 1e-12. Of i to m, r and w every linear weight of the blocks w
 codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes. Of ea to ee these
 weights are what its int8 codes decode to in backward, and in forward a product of codes: those of inputs are
 bitsandbytes' own of each row, the rest of the arithmetic is in float64. bnb_loss is the loss of its arithmetic in
-float32, where an outlier of one row takes its column out of the codes of all. The seeds are ones where the first step's inputs
-in float32 have the codes of those in float64: of one that lies by a boundary a code is one more or less, and what follows
+float32, where an outlier of one row takes its column out of the codes of all. Bases and seeds are ones where the first step's inputs
+in float32, PyTorch's and but for ea Snug's, have the codes of those in float64: of one that lies by a boundary a code is one more or less, and what follows
 differs by some 1e-5.
 """
 
@@ -185,11 +194,24 @@ CASES = {
                encoder_hidden_size=5),
     "az": case(452, "decoder_g", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3, prefix_projection=True),
     "bg": case(453, "decoder_c", "CAUSAL_LM", method=PrefixTuningConfig, num_virtual_tokens=3),
+    "bh": case(454, "decoder_b", "CAUSAL_LM", use_dora=True, r=3, lora_alpha=4, target_modules=["embed_tokens", "q_proj"]),
+    "bi": case(465, "encoder_b", "SEQ_CLS", use_dora=True, r=2, lora_alpha=5, target_modules=["word_embeddings", "query"]),
+    "bj": case(456, "gpt2_a", "CAUSAL_LM", use_dora=True, r=3, lora_alpha=2, use_rslora=True, target_modules=["wte"]),
+    "bk": case(457, "decoder_f", "CAUSAL_LM", use_dora=True, r=3, lora_alpha=2, target_modules=["embed_tokens", "v_proj"]),
+    "bl": case(458, "gpt2_a", "CAUSAL_LM", r=3, lora_alpha=5, target_modules=["wte", "c_attn"], init_lora_weights="pissa"),
+    "bm": case(459, "gpt2_a", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=3, encoder_hidden_size=5,
+               encoder_reparameterization_type="LSTM"),
+    "bn": case(460, "decoder_a", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=4, encoder_hidden_size=8,
+               encoder_num_layers=1, encoder_reparameterization_type="LSTM"),
+    "bo": case(461, "decoder_f", "CAUSAL_LM", method=PromptEncoderConfig, num_virtual_tokens=5, encoder_hidden_size=3,
+               encoder_num_layers=3, encoder_reparameterization_type="LSTM"),
+    "bp": case(462, "decoder_b", "CAUSAL_LM", four_bits="nf4", method=PromptEncoderConfig, num_virtual_tokens=1, encoder_hidden_size=4,
+               encoder_reparameterization_type="LSTM"),
     "ea": case(501, "gpt2_a", "CAUSAL_LM", four_bits="int8", r=3, lora_alpha=5, target_modules="all-linear"),
-    "eb": case(502, "decoder_a", "CAUSAL_LM", four_bits="int8:1.5", r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj"]),
+    "eb": case(502, "decoder_d", "CAUSAL_LM", four_bits="int8:1.5", r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj"]),
     "ec": case(503, "decoder_g", "CAUSAL_LM", four_bits="int8", r=3, target_modules=["query_key_value", "dense"], bias="lora_only"),
     "ed": case(504, "encoder_b", "SEQ_CLS", four_bits="int8:0", r=2, lora_alpha=5, target_modules="all-linear"),
-    "ee": case(505, "decoder_b", "CAUSAL_LM", four_bits="int8:2", use_dora=True, r=3, target_modules=["q_proj", "o_proj", "down_proj"]),
+    "ee": case(505, "decoder_d", "CAUSAL_LM", four_bits="int8:2", use_dora=True, r=3, target_modules=["q_proj", "o_proj", "down_proj"]),
     "ah": case(434, "decoder_a", "CAUSAL_LM", first="fa", r=2, lora_alpha=6, target_modules="all-linear"),
 }
 

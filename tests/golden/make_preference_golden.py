@@ -12,6 +12,7 @@ _compute_loss on batches of its own collator; the reference is the model with it
     a     gpt2_a     learned positions, transposed layers, all linear layers of the blocks
     b     decoder_a  Llama: queries, values, up and down
     c     decoder_a  the whole model, whose reference is a copy of it as it was: what precompute_ref_log_probs caches
+    d     decoder_a  b's adapter as a PeftModel that has learned: TRL's reference is a frozen copy of it ("reference": "start")
 
 Five pairs of 1 to 5 tokens of prompt and 1 to 6 of answer, cut at 8. Tensors: adapters under PEFT's names (F32);
 lengths (10), input_ids and completion, the rows of TRL's collator without their padding, the five chosen ones
@@ -54,8 +55,8 @@ PAIRS = [(3, 4, 2), (1, 1, 5), (5, 2, 2), (2, 6, 1), (4, 1, 3)]
 MAX_LENGTH = 8  # a position less than the longest model here has; cuts the fourth chosen answer to none but its length
 
 
-def case(seed, base, losses, **config):
-    return {"seed": seed, "base": base, "losses": losses, "config": config}
+def case(seed, base, losses, continued=False, **config):
+    return {"seed": seed, "base": base, "losses": losses, "continued": continued, "config": config}
 
 
 # Of the key loss_type; "sigmoid_smoothed" is sigmoid with label_smoothing, which TRL has in its CPO trainer alone: there it is taken of
@@ -65,6 +66,7 @@ CASES = {
     "a": case(501, "gpt2_a", ALL, r=3, lora_alpha=5, target_modules=["c_attn", "c_fc", "c_proj"]),
     "c": case(503, "decoder_a", ["sigmoid", "ipo"]),
     "b": case(502, "decoder_a", ALL, r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
+    "d": case(504, "decoder_a", ["sigmoid", "ipo", "apo_zero"], continued=True, r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
 }
 BETA = {"sppo_hard": 0.5, "ipo": 0.4, "simpo": 2.0}  # else 0.3
 SMOOTHING, GAMMA = 0.1, 0.7
@@ -82,13 +84,26 @@ class OnTokens(DPOTrainer):
         return dataset
 
 
+def lora_of(base, config):
+    return LoraConfig(task_type="CAUSAL_LM", fan_in_fan_out=base.startswith("gpt2"), **config)
+
+
+def set_values(trained, values, rng):
+    """Those of the first loss, to all of them."""
+    with torch.no_grad():
+        for key, parameter in trained.items():
+            if key not in values:
+                values[key] = draw(key, tuple(parameter.shape), rng)
+            parameter.copy_(torch.from_numpy(values[key]))
+
+
 def trainer_of(model, pairs, config, base, folder, **settings):
     words = {f"<{i}>": i for i in range(model.config.vocab_size)}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<0>")), pad_token="<0>",
                                         eos_token="<0>")
     args = DPOConfig(output_dir=folder, max_length=MAX_LENGTH, report_to=[], bf16=False, gradient_checkpointing=False, use_cpu=True,
                      **settings)
-    lora = LoraConfig(task_type="CAUSAL_LM", fan_in_fan_out=base.startswith("gpt2"), **config) if config else None
+    lora = None if not config or isinstance(model, peft.PeftModel) else lora_of(base, config)
     reference = None if config else copy.deepcopy(model)
     return OnTokens(model=model, ref_model=reference, args=args, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer,
                     peft_config=lora)
@@ -175,6 +190,9 @@ def compute(name):
     for loss_type in spec["losses"]:
         model = base_of(spec["base"])
         pairs = pairs or draw_pairs(model.config.vocab_size, rng)
+        if spec["continued"]:
+            model = peft.get_peft_model(model, lora_of(spec["base"], spec["config"]))
+            set_values({key: value for key, value in model.named_parameters() if value.requires_grad}, values, rng)
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             of_cpo, of_orpo = loss_type in ("simpo", "sigmoid_smoothed"), loss_type == "orpo"
@@ -183,13 +201,11 @@ def compute(name):
                                  beta=BETA.get(loss_type, 0.3))
             wrapped = trainer.model.double()
             trained = {key: value for key, value in wrapped.named_parameters() if value.requires_grad}
-            with torch.no_grad():
-                for key, parameter in trained.items():
-                    if not spec["config"]:
-                        break
-                    if key not in values:
-                        values[key] = draw(key, tuple(parameter.shape), rng)
-                    parameter.copy_(torch.from_numpy(values[key]))
+            if spec["continued"]:
+                copies = [key for key in dict(wrapped.named_parameters()) if ".ref." in key]
+                assert len(copies) == len(values) and set(trained) == set(values), (copies, list(trained))
+            elif spec["config"]:
+                set_values(trained, values, rng)
             if written is None and spec["config"]:
                 wrapped.save_pretrained(folder)
                 written = json.loads((pathlib.Path(folder) / "adapter_config.json").read_text())
@@ -243,6 +259,7 @@ def compute(name):
         "fixture": f"preference_{name}",
         "base": spec["base"],
         **({"adapter_config": json.dumps(written, sort_keys=True)} if written else {}),
+        **({"reference": "start"} if spec["continued"] else {}),
         "losses": json.dumps({loss_type: {"loss_type": loss_type.removesuffix("_smoothed"), "beta": BETA.get(loss_type, 0.3),
                                           "label_smoothing": SMOOTHING if loss_type.endswith("_smoothed") else 0.0,
                                           "simpo_gamma": GAMMA} for loss_type in spec["losses"]}, sort_keys=True),

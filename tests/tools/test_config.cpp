@@ -52,7 +52,9 @@ std::string companions(std::string_view key) {
   if (key == "num_virtual_tokens" || key.starts_with("prompt_tuning_"))
     return "peft: prompt_tuning\n";
   if (key == "reduction_factor") return "peft: houlsby\n";
-  if (key == "encoder_hidden_size") return "peft: p_tuning\n";
+  if (key == "encoder_hidden_size" || key == "encoder_reparameterization_type")
+    return "peft: p_tuning\n";
+  if (key == "encoder_num_layers") return "peft: p_tuning\nencoder_reparameterization_type: LSTM\n";
   if (key == "prefix_projection") return "peft: prefix_tuning\n";
   for (const char* adapter :
        {"use_dora", "lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",
@@ -60,7 +62,7 @@ std::string companions(std::string_view key) {
         "load_in_4bit", "load_in_8bit", "rank_pattern", "alpha_pattern"})
     if (key == adapter) return "peft: lora\n";
   if (key.starts_with("bnb_4bit_")) return "peft: qlora\n";
-  if (key == "llm_int8_threshold") return "peft: lora\nload_in_8bit: true\n";
+  if (key.starts_with("llm_int8_")) return "peft: lora\nload_in_8bit: true\n";
   return "";
 }
 

@@ -359,7 +359,8 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
     h["loss_type"] = config.loss_type;
     h["beta"] = number(config.beta);
     h["label_smoothing"] = number(config.label_smoothing);
-    if (config.precompute_ref_log_probs) h["precompute_ref_log_probs"] = "true";
+    if (config.reference_of_start() && facts_of(*find_pair_loss(config.loss_type)).reference)
+      h["precompute_ref_log_probs"] = "true";
     if (config.loss_type == "simpo") h["simpo_gamma"] = number(config.simpo_gamma);
     if (facts_of(*find_pair_loss(config.loss_type)).single) {
       h["desirable_weight"] = number(config.desirable_weight);

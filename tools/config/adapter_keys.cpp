@@ -177,6 +177,10 @@ std::vector<Key> adapter_keys() {
       {.name = "llm_int8_threshold", .section = "adapters", .kind = K::number, .field = &C::llm_int8_threshold,
        .doc = "activations of this magnitude and above are multiplied as they are; 0: none", .example = "0",
        .range = {.min = 0, .max = 65504}},
+      {.name = "llm_int8_skip_modules", .section = "adapters", .kind = K::texts, .field = &C::llm_int8_skip_modules,
+       .doc = "of a base in 8 or 4 bits, modules that rest whole nevertheless, named by the ends or beginnings of their "
+              "paths; heads always do. null: none, or those that the base's own quantization_config names",
+       .example = "[down_proj]", .unset = "null"},
       // clang-format on
   };
   keys.insert(keys.end(), shared.begin(), shared.end());
@@ -192,7 +196,7 @@ void check_adapter_keys(const RunConfig& c, Complaints& complaints) {
   const AdapterMethod* const method = c.peft.empty() ? nullptr : find_peft_word(c.peft);
   for (const Key& key : config_keys()) {
     if (key.section != "adapters" || key.name == "peft" || key.name == "adapter" ||
-        key.name.starts_with("bnb_4bit_") || key.name == "llm_int8_threshold" || is_idle(c, key))
+        key.name.starts_with("bnb_4bit_") || key.name.starts_with("llm_int8_") || is_idle(c, key))
       continue;
     const auto only_with = [&](const std::string& what) {
       complaints.add(ErrorCode::usage, fmt::format("{} only with {}", key.name, what),

@@ -322,6 +322,8 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   only_if(c, complaints, c.load_in_4bit, "peft: qlora or load_in_4bit: true",
           {"bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"});
   only_if(c, complaints, c.load_in_8bit, "load_in_8bit: true", {"llm_int8_threshold"});
+  only_if(c, complaints, c.load_in_8bit || c.load_in_4bit,
+          "load_in_8bit: true, load_in_4bit: true or peft: qlora", {"llm_int8_skip_modules"});
   if (c.load_in_4bit && c.load_in_8bit)
     complaints.add(ErrorCode::usage, "weights in 4 bits, or in 8",
                    quote(c, {"load_in_4bit", "load_in_8bit"}), "leave one of the two out");

@@ -63,7 +63,7 @@ std::vector<Key> keys_of_models() {
               "need no reference, the latter learning the chosen answer and its prompt too; kto and apo_zero_unpaired, "
               "which learn single answers with a label; and others, as TRL 1.16 "
               "names them. The reference of the others is the model without its adapters, or with precompute_ref_log_probs "
-              "the model as it was",
+              "or adapter the model as it was",
        .example = "ipo", .choices = pair_loss_names(),
        .refused = "robust exo_pair bco_pair aot aot_unpaired aot_pair discopop sft kto_pair alphapo"},
       {.name = "beta", .section = "preference", .kind = K::number, .field = &C::beta,
@@ -86,7 +86,8 @@ std::vector<Key> keys_of_models() {
       {.name = "precompute_ref_log_probs", .section = "preference", .kind = K::flag,
        .field = &C::precompute_ref_log_probs,
        .doc = "of task: dpo: the reference is the model as the run begins, whose log probabilities of all pairs are "
-              "computed before the first step and kept in output_dir, so that whole models are trained too",
+              "computed before the first step and kept in output_dir, so that whole models are trained too. Of an adapter "
+              "that goes on it is so always, as TRL has it",
        .example = "true"},
       {.name = "center_rewards_coefficient", .section = "preference", .kind = K::number,
        .field = &C::center_rewards_coefficient,

@@ -54,6 +54,7 @@ struct RunConfig : Asked, AdapterFields {
   std::string bnb_4bit_compute_dtype = "auto";     // auto | float32 | bfloat16 | float16
   bool load_in_8bit = false;                       // or in 8, as LLM.int8()
   double llm_int8_threshold = 6.0;
+  std::vector<std::string> llm_int8_skip_modules;  // of 4 bits too, as transformers has it
 
   // Data. Entries are files, folders or globs as written.
   std::vector<std::string> train_data;
@@ -177,6 +178,10 @@ struct RunConfig : Asked, AdapterFields {
 
   // Where each key that was set was set: canonical name -> "run.yaml:7" or "command line".
   std::map<std::string, std::string, std::less<>> origins;
+
+  // Of task: dpo: whether the reference is the model as the run begins, computed before its first step. Of an
+  // adapter that goes on it is so, as TRL has a model of PEFT: a frozen copy of the adapter.
+  bool reference_of_start() const { return precompute_ref_log_probs || !adapter.empty(); }
 
   // True if the file or the command line gave the key a value other than `auto`.
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }

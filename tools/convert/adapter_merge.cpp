@@ -149,7 +149,7 @@ void AdapterMerge::each(int64_t first, int64_t count, bool columns, F&& f) const
 
 void AdapterMerge::measure(int64_t first, int64_t count, float* values) {
   add(first, count, values);
-  each(first, count, false, [&](size_t row, int64_t i) {
+  each(first, count, module_.of_columns, [&](size_t row, int64_t i) {
     squares_[row] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   });
 }
@@ -157,7 +157,7 @@ void AdapterMerge::measure(int64_t first, int64_t count, float* values) {
 void AdapterMerge::apply(int64_t first, int64_t count, float* values) {
   add(first, count, values);
   if (!scaled_) {
-    std::vector<float>& factors = module_.rows;
+    std::vector<float>& factors = module_.of_columns ? module_.columns : module_.rows;
     factors = module_.magnitude;
     for (size_t j = 0; j < factors.size(); ++j)
       factors[j] =

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/core/openmp.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/tokenizer.h"
@@ -23,6 +24,7 @@
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
 #include "tools/convert/adapter_merge.h"
+#include "tools/convert/coded_rows.h"
 #include "tools/convert/decoded_base.h"
 
 namespace snug {
@@ -253,7 +255,8 @@ void carry_config(const std::string& folder, const std::string& built) {
 }  // namespace
 
 ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output,
-                           const std::string& adapter, const std::string& base_form) {
+                           const std::string& adapter, const std::string& base_form,
+                           const std::string& rows) {
   const std::vector<fs::path> torn = check_output(output);
   ExportReport report;
   ModelSource source = resolve_model(folder, "");
@@ -285,9 +288,11 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
                        adapter),
            fmt::format("a base that rests as {}", form), "--base-form full");
   }
+  std::optional<CodedRows> coded;
+  if (!rows.empty()) coded.emplace(source.spec, rows);
   const Model model(source.spec, parse_precision("fp32"));
   const SafetensorsFolder files = open_weights(model, folder);
-  const SafetensorsLayout layout = weights_layout(model, dtype);
+  const SafetensorsLayout plain = weights_layout(model, dtype);
   std::vector<const SafeTensor*> tensors;
   struct Part {
     int param;
@@ -309,6 +314,13 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     tensors.insert(tensors.end(), pieces.begin(), pieces.end());
     report.parameters += model.params()[i].real_elements();
   }
+  std::vector<SafeSpec> specs;
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (coded && coded->codes(model.params()[parts[i].param]))
+      CodedRows::add_specs(specs, plain.tensors()[i]);
+    else
+      specs.push_back(plain.tensors()[i]);
+  const SafetensorsLayout layout(plain.metadata(), std::move(specs));
   for (std::string& note : unused_tensors(model, files, folder))
     report.notes.push_back(std::move(note));
   std::optional<Tokenizer> tokenizer;
@@ -333,6 +345,11 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     std::vector<uint8_t> narrow(static_cast<size_t>(2 * kPiece));
     for (size_t i = 0; i < tensors.size(); ++i) {
       const ParamInfo& p = model.params()[parts[i].param];
+      if (coded && coded->codes(p)) {
+        coded->write(writer, *tensors[i], omp_get_max_threads());
+        for (const SafetensorsReader& file : files.files()) file.drop_pages();
+        continue;
+      }
       const bool adds = merge && merge->begin(p.name.str(), parts[i].piece,
                                               p.transposed_in_file && p.shape.rank() == 2,
                                               tensors[i]->shape.back(), *tensors[i]);
@@ -341,16 +358,21 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
         values =
             decoded->decode(p, saved_pieces(model, parts[i].param)[parts[i].piece], *tensors[i]);
       if (adds || !values.empty())
-        write_merged(writer, layout.tensors()[i], *tensors[i], values, adds ? &*merge : nullptr,
+        write_merged(writer, plain.tensors()[i], *tensors[i], values, adds ? &*merge : nullptr,
                      wide, narrow);
       else
-        write_weight(writer, layout.tensors()[i], *tensors[i], wide, narrow);
+        write_weight(writer, plain.tensors()[i], *tensors[i], wide, narrow);
       for (const SafetensorsReader& file : files.files()) file.drop_pages();
     }
     writer.commit();
   }
   save_model_config(model, built, dtype);
   carry_config(folder, built);
+  if (coded) {
+    nlohmann::json config = parse_json_file(built + "/config.json");
+    config["quantization_config"] = coded->config();
+    write_json_file(built + "/config.json", config);
+  }
   if (tokenizer) tokenizer->save(built, model.spec().P);
   if (file_exists(folder + "/chat_template.jinja"))
     write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));
@@ -372,7 +394,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
       report.notes.emplace_back(
           "products of the merged model round no inputs to int8, as those of its training did");
   }
-  report.tensors = static_cast<int64_t>(tensors.size());
+  report.tensors = static_cast<int64_t>(layout.tensors().size());
   report.bytes = layout.total_bytes();
   return report;
 }

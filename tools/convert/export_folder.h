@@ -20,7 +20,10 @@ namespace snug {
 // With `adapter`, a PEFT folder, the weights are those of the two together: W + s B A in f32, then
 // rounded once. `base_form` (layers/models/peft.h) says what W is: the base's own (full), or what its
 // codes of 4 bits decode to; auto: as those that the adapter was trained over. A note says which.
+// With `rows`, a form of int8 (coded_rows.h), the linear weights of the blocks are its codes, and config.json says so;
+// memory is then a tensor.
 ExportReport export_folder(const std::string& model, DType dtype, const std::string& output,
-                           const std::string& adapter = "", const std::string& base_form = "auto");
+                           const std::string& adapter = "", const std::string& base_form = "auto",
+                           const std::string& rows = "");
 
 }  // namespace snug

@@ -74,6 +74,12 @@ PeftModel resolve_base(const InferenceOptions& options, const ModelSpec& spec) {
     PeftModel plain;
     PeftConfig form;
     if (own) set_base_form(form, options.base_form, "--base-form");
+    if (const auto of_folder = folder_form(options.model, spec);
+        !own && of_folder && of_folder->codec == "int8")
+      tell(stderr,
+           "Note: int8 weights of {} are decoded, and products round no inputs; --base-form {} "
+           "computes as bitsandbytes does.\n",
+           options.model, base_form(*of_folder));
     if (form.codec.empty()) return plain;
     plain.codes = block_codes(spec, form);
     plain.frozen = [](std::string_view) { return true; };

@@ -12,6 +12,8 @@
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
+#include "quant/code_parts.h"
+#include "quant/weight_codes.h"
 #include "tools/inspect/kinds.h"
 
 namespace snug {
@@ -160,6 +162,42 @@ Facts inspect_adapter(const std::string& folder, const InspectOptions& options) 
   return out;
 }
 
+namespace {
+
+// What quantization_config says of a folder, and how many of its tensors are codes.
+void add_codes(Facts& out, const SafetensorsFolder& files, const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (!file_exists(path)) return;
+  const nlohmann::json config = parse_json_file(path);
+  const auto q = config.find("quantization_config");
+  if (q == config.end() || !q->is_object()) return;
+  const auto said = [&](const char* key, Facts otherwise) {
+    const auto found = q->find(key);
+    return found == q->end() ? otherwise : Facts(*found);
+  };
+  const Facts method = said("quant_method", nullptr);
+  Facts codes = {{"method", method}};
+  if (method == "bitsandbytes") {
+    const bool eight = said("load_in_8bit", false) == true;
+    int64_t tensors = 0;
+    for (const SafeTensor* t : files.tensors())
+      tensors += eight ? t->dtype == SafeDType::I8 && t->name.ends_with(".weight")
+                       : t->name.find(kQuantState) != std::string::npos;
+    if (eight) {
+      codes["form"] = "int8, a scale a row (LLM.int8())";
+      codes["llm_int8_threshold"] = said("llm_int8_threshold", kInt8Threshold);
+    } else {
+      codes["form"] = said("bnb_4bit_quant_type", "fp4");
+      codes["scales_coded"] = said("bnb_4bit_use_double_quant", false);
+    }
+    codes["tensors"] = tensors;
+    codes["whole_modules"] = said("llm_int8_skip_modules", nullptr);
+  }
+  out["quantization"] = codes;
+}
+
+}  // namespace
+
 Facts inspect_model(const std::string& folder, const InspectOptions& options) {
   Facts out = {{"kind", "model"}, {"path", folder}};
   const std::string config_path = folder + "/config.json";
@@ -178,6 +216,7 @@ Facts inspect_model(const std::string& folder, const InspectOptions& options) {
     }
   }
   const SafetensorsFolder files(folder);
+  add_codes(out, files, folder);
   Totals totals;
   const Facts rows = tensor_rows(files.files(), options, totals);
   Facts names = Facts::array();

@@ -45,6 +45,11 @@ std::vector<float> values_of(Context& ctx, const View& v) {
   return values;
 }
 
+// Norms of a weight: of its rows; of a table's columns.
+Shape norms_shape(const LinearAdapter& adapter, const ParamInfo& weight) {
+  return {weight.shape[adapter.table ? 1 : 0]};
+}
+
 }  // namespace
 
 bool Session::has_norms() const {
@@ -61,7 +66,7 @@ void Session::make_norms() {
   for (const auto& [layer, adapter] : model_.adapters()) {
     if (!adapter.kind->starts_from_weight()) continue;
     const int weight = table.find(layer + ".weight");
-    norms_[weight] = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
+    norms_[weight] = ctx_.tensor(Name(layer + ".norms"), norms_shape(adapter, table[weight]),
                                  model_.precision().compute, Category::weights);
   }
 }
@@ -80,7 +85,7 @@ void Session::start_adapters() {
         const auto kept = norms_.find(weight);
         Tensor made;
         if (kept == norms_.end())
-          made = ctx_.tensor(Name(layer + ".norms"), {table[weight].shape[0]},
+          made = ctx_.tensor(Name(layer + ".norms"), norms_shape(adapter, table[weight]),
                              model_.precision().compute, Category::workspace);
         const View values = kept == norms_.end() ? made.view() : kept->second.view();
         if (kept != norms_.end()) fill_zero(ctx_, values);  // rows of no adapter
@@ -90,8 +95,9 @@ void Session::start_adapters() {
         if (ctx_.planning() || kept != norms_.end()) continue;
         for (size_t k = 0; k < adapter.pieces.size(); ++k) {
           const AdapterPiece& piece = adapter.pieces[k];
-          found.emplace_back(table.find(adapter.kind->start_name(place, k)),
-                             values_of(ctx_, values.rows(piece.row, piece.rows)));
+          found.emplace_back(
+              table.find(adapter.kind->start_name(place, k)),
+              values_of(ctx_, adapter.table ? values : values.rows(piece.row, piece.rows)));
         }
       }
       if (part >= 0) stores_->params().drop_part(ctx_, part);

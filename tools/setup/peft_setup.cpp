@@ -1,6 +1,7 @@
 #include "tools/setup/peft_setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -99,9 +100,27 @@ PeftConfig method_of_keys(const RunConfig& config) {
   return p;
 }
 
+// Of a base whose files are in codes already, what its config.json says of them and no key does.
+void take_folder_form(const RunConfig& config, const PeftConfig& own, const std::string& folder,
+                      PeftConfig& p) {
+  if (p.codec != own.codec) {
+    const std::string key = own.codec == "int8" ? "load_in_8bit=true" : "load_in_4bit=true";
+    if (p.codec.empty())
+      tell(stderr, "Note: weights of {} are {} codes, which are decoded; {} rests them so.\n",
+           folder, own.codec, key);
+    return;
+  }
+  const std::string before = base_form(p);
+  if (!config.is_set("llm_int8_threshold")) p.int8_threshold = own.int8_threshold;
+  if (!config.is_set("llm_int8_skip_modules")) p.skip_modules = own.skip_modules;
+  if (base_form(p) != before)
+    tell(stderr, "Note: weights rest as {}, as {}/config.json has it.\n", base_form(p), folder);
+}
+
 }  // namespace
 
-std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
+std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config, const ModelSpec& spec,
+                                            const std::string& model_folder) {
   if (config.peft.empty() && config.adapter.empty()) return std::nullopt;
   for (const char* key : {"freeze", "unfreeze"})
     if (config.is_set(key))
@@ -151,6 +170,9 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     p.codec = type != "auto" ? type : qlora ? "nf4" : "fp4";
     p.doubled = doubled == "auto" ? qlora : doubled == "true";
   }
+  p.skip_modules = skipped_of_blocks(spec, config.llm_int8_skip_modules);
+  if (const std::optional<PeftConfig> own = folder_form(model_folder, spec))
+    take_folder_form(config, *own, model_folder, p);
   if (!config.adapter.empty())
     if (const std::string before = trained_base_form(config.adapter); before != base_form(p))
       tell(stderr,
@@ -176,12 +198,14 @@ void check_form(const PeftModel& peft, const PeftConfig& config, const std::stri
   if (before == now) return;
   PeftConfig own;
   set_base_form(own, before, file);
-  const std::string keys =
+  std::string keys =
       own.codec.empty() ? "peft=lora"
       : own.codec == "int8"
           ? fmt::format("load_in_8bit=true llm_int8_threshold={}", own.int8_threshold)
           : fmt::format("load_in_4bit=true bnb_4bit_quant_type={} bnb_4bit_use_double_quant={}",
                         own.codec, own.doubled);
+  if (!own.skip_modules.empty())
+    keys += fmt::format(" llm_int8_skip_modules=[{}]", fmt::join(own.skip_modules, ","));
   fail(ErrorCode::unsupported,
        fmt::format("a base that rests as {}, of which {} was made", before, folder),
        fmt::format("one that rests as {}", now),

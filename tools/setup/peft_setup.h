@@ -13,7 +13,8 @@ namespace snug {
 
 // The adapters that a run trains; none without `peft` and `adapter`. Of an adapter to go on from they
 // are what its adapter_config.json says. Throws usage where keys say something else.
-std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config);
+std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config, const ModelSpec& spec,
+                                            const std::string& model_folder);
 
 // The virtual tokens that every sequence of a run begins with.
 FrontTokens front_of(const std::optional<PeftConfig>& peft, const ModelSpec& spec);

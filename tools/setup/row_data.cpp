@@ -97,7 +97,7 @@ PairDecision pair_decision(const RunConfig& config) {
             .gamma = config.simpo_gamma,
             .desirable = config.desirable_weight,
             .undesirable = config.undesirable_weight};
-  d.cached = config.precompute_ref_log_probs && d.has_reference();
+  d.cached = config.reference_of_start() && d.has_reference();
   return d;
 }
 

@@ -71,13 +71,10 @@ void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints
     refuse("precompute_ref_log_probs only with a loss_type that has a reference",
            fmt::format("{}, and {}", said("precompute_ref_log_probs"), said("loss_type")),
            "leave precompute_ref_log_probs out");
-  if (!loss.reference || config.precompute_ref_log_probs) return;
+  if (!loss.reference || config.reference_of_start()) return;
   const std::string why =
       fmt::format("loss_type: {}, whose reference is the model without its adapters", loss.name);
-  if (!config.adapter.empty())
-    refuse("a new adapter for " + why, said("adapter"),
-           "snug merge it into the model first, or precompute_ref_log_probs=true");
-  else if (config.peft.empty() && !looks)
+  if (config.peft.empty() && !looks)
     refuse(fmt::format("adapters as peft: {} for {}", word_list(words_beside()), why), "peft: null",
            "peft=lora, or precompute_ref_log_probs=true for a whole model");
   else if (const FirstWay* const way = find_first_way(config.init_lora_weights);
@@ -143,6 +140,12 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
                     pairs   ? "answers"
                     : chats ? "conversations"
                             : "rows of tokens"));
+  if (config.task == "dpo" && !looks && !config.adapter.empty() && pair_decision(config).cached &&
+      !config.precompute_ref_log_probs)
+    notes.push_back(
+        fmt::format("the reference is the model with {} as the run begins, as TRL has it; its log "
+                    "probabilities are computed before the first step",
+                    config.adapter));
   if (pairs && !looks && !config.is_set("learning_rate"))
     notes.push_back(fmt::format(
         "learning_rate: {} is made for training from scratch; {}", config.learning_rate,

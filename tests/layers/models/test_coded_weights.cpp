@@ -231,12 +231,14 @@ TEST(CodedWeights, Int8IsNearTheProductOfBitsandbytes) {
 }
 
 TEST(CodedWeights, FormsOfABaseAreWords) {
-  for (const char* form : {"full", "nf4", "fp4-double", "int8", "int8:0", "int8:4.5"}) {
+  for (const char* form : {"full", "nf4", "fp4-double", "int8", "int8:0", "int8:4.5", "nf4/o_proj",
+                           "int8:4.5/down_proj,o_proj"}) {
     PeftConfig config;
     set_base_form(config, form, "there");
     EXPECT_EQ(base_form(config), form);
   }
-  for (const char* form : {"int8:", "int8:-1", "int8:x", "int8:1e9", "nf4:6", "int4"})
+  for (const char* form :
+       {"int8:", "int8:-1", "int8:x", "int8:1e9", "nf4:6", "int4", "int8/", "int8/a,", "full/a"})
     expect_error(ErrorCode::usage, {"full, nf4, nf4-double, fp4, fp4-double, int8 in there", form},
                  [&] {
                    PeftConfig config;

@@ -15,6 +15,7 @@ namespace {
 
 using test::error_of;
 using test::expect_error;
+using test::near;
 using test::PeftGolden;
 using test::PeftOptions;
 using test::PeftRun;
@@ -40,7 +41,7 @@ TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
     EXPECT_NE(loss, plain.step());
   else
     EXPECT_EQ(loss, plain.step());
-  EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), g.near_loss());
+  EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), near(g).first_loss);
 }
 
 // A and B that are made of the weights: PEFT's, up to the sign that a singular pair has, a row of A and its
@@ -54,6 +55,7 @@ TEST_P(PeftGoldens, FirstWeightsAreThoseOfPeft) {
     fresh.compare(
         "first.", fresh.session().master().as<float>(),
         [&](const std::string& name, std::vector<double> got, const std::vector<double>& first) {
+          if (name.ends_with(".lora_embedding_B")) return;  // drawn
           const bool a = name.ends_with(".lora_A.weight"), b = name.ends_with(".lora_B.weight");
           if (rows != a) return;
           std::vector<double>& signs = sign_of[name.substr(0, name.rfind(".lora_"))];
@@ -81,10 +83,10 @@ TEST_P(PeftGoldens, LossAndEveryGradientMatchFloat64) {
   for (const char* recompute : {"none", "block"})
     for (const int64_t micro : {int64_t{0}, int64_t{1}}) {
       PeftRun run(g, {.recompute = recompute, .micro = micro});
-      EXPECT_LT(std::fabs(run.step() - expected) / expected, g.near_loss());
+      EXPECT_LT(std::fabs(run.step() - expected) / expected, near(g).first_loss);
       run.compare("grad.", run.flat_gradients(),
                   [&](const std::string& name, const auto& got, const auto& of_peft) {
-                    EXPECT_LT(error_of(got, of_peft), g.near_gradient())
+                    EXPECT_LT(error_of(got, of_peft), near(g).first_gradient)
                         << name << " " << recompute << micro;
                   });
     }
@@ -98,9 +100,11 @@ TEST_P(PeftGoldens, TenAdamWStepsMatchPyTorch) {
   for (size_t step = 0; step < losses.size(); ++step) {
     const double loss = run.step();
     run.update();
-    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], g.later()) << "step " << step;
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step],
+              (step == 0 ? near(g).first_loss : near(g).loss))
+        << "step " << step;
     const double norm = std::sqrt(run.session().state().grad_square_sum);
-    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 10 * g.later()) << "step " << step;
+    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], near(g).norm) << "step " << step;
   }
 }
 
@@ -132,12 +136,13 @@ TEST_P(PeftGoldens, EmulatedKernelsMatchFloat64) {
   const std::vector<double> losses = g.numbers("adamw_losses");
   for (size_t step = 0; step < 2; ++step) {
     const double loss = run.step();
-    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], step == 0 ? g.near_loss() : g.later())
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step],
+              (step == 0 ? near(g).first_loss : near(g).loss))
         << "step " << step;
     if (step == 0)
       run.compare("grad.", run.flat_gradients(),
                   [&](const std::string& name, const auto& got, const auto& of_peft) {
-                    EXPECT_LT(error_of(got, of_peft), g.near_gradient()) << name;
+                    EXPECT_LT(error_of(got, of_peft), near(g).first_gradient) << name;
                   });
     run.update();
   }
@@ -197,7 +202,10 @@ TEST_P(PeftGoldens, GradientsUnderDropoutAreSlopes) {
   const PeftModel peft = resolve_peft(g.spec(), config);
   PeftRun run(g, peft), split(g, peft, {.recompute = "block", .micro = 1});
   const double undropped = g.numbers("loss")[0], loss = run.step();
-  EXPECT_GT(std::fabs(loss - undropped) / undropped, 1e-5) << "nothing was dropped";
+  const bool drops = std::any_of(peft.adapters.begin(), peft.adapters.end(),
+                                 [](const auto& a) { return !a.second.table; });
+  EXPECT_EQ(std::fabs(loss - undropped) / undropped > 1e-5, drops)
+      << "nothing was dropped, or what is read of tables";
   if (!g.encoder) {
     EXPECT_LT(std::fabs(split.step() - loss) / loss, 1e-5);
   }
@@ -265,14 +273,15 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                                          "y", "z", "aa", "ab", "ac", "ad", "ae", "af", "ag", "ah",
                                          "ai", "aj", "ak", "al", "am", "an", "ao", "ap", "aq", "ar",
                                          "as", "at", "au", "av", "aw", "ax", "ay", "az", "ba", "bb",
-                                         "bc", "bd", "be", "bf", "bg", "ma", "mb", "mc", "md", "me",
-                                         "mf", "mg", "ea", "eb", "ec", "ed", "ee"),
+                                         "bc", "bd", "be", "bf", "bg", "bh", "bi", "bj", "bk", "bl",
+                                         "bm", "bn", "bo", "bp", "ma", "mb", "mc", "md", "me", "mf",
+                                         "mg", "ea", "eb", "ec", "ed", "ee"),
                          [](const auto& named) { return std::string(named.param); });
 
 // A folder of PEFT's has the rows that an encoder made, and not the encoder: they are what a run that goes on
 // trains, and what the others read.
 TEST(Peft, RowsOfAnEncoderAreReadAlone) {
-  for (const char* name : {"as", "at", "au", "ay", "az"}) {
+  for (const char* name : {"as", "at", "au", "ay", "az", "bm", "bn", "bo", "bp"}) {
     SCOPED_TRACE(name);
     PeftGolden g(name);
     g.config.encoded = false;

@@ -202,12 +202,14 @@ TEST(Peft, RefusesWhatAMethodIsNotFor) {
   resolve_peft(encoder.spec(), bottleneck);
   PeftConfig table;
   table.target_modules = {"embed_tokens", "q_proj"};
-  table.use_dora = true;
-  expect_error(ErrorCode::unsupported,
-               {"use_dora without model.embed_tokens", "it among target_modules", "peft=lora"},
-               [&] { resolve_peft(tied.spec(), table); });
+  table.codec = "nf4";
+  table.init_lora_weights = "loftq";
+  expect_error(
+      ErrorCode::unsupported,
+      {"loftq without model.embed_tokens", "it among target_modules", "init_lora_weights=true"},
+      [&] { resolve_peft(tied.spec(), table); });
+  table = {};
   table.target_modules = {"embed_tokens"};
-  table.use_dora = false;
   EXPECT_EQ(resolve_peft(tied.spec(), table).adapters.size(), 1u);
   // All linear modules: no table.
   table.target_modules = {"all-linear"};

@@ -71,6 +71,8 @@ struct PreferenceGolden {
   int64_t pairs() const { return static_cast<int64_t>(sequences.size()) / 2; }
   // Trained whole, beside a reference that is it as it was.
   bool whole() const { return peft.adapters.empty(); }
+  // Beside what it was as the run began: whole models, and an adapter that goes on.
+  bool cached() const { return whole() || file.metadata().contains("reference"); }
   PairLoss loss(const std::string& key) const {
     const nlohmann::json& j = losses.at(key);
     PairLoss l;
@@ -126,7 +128,7 @@ class PreferenceRun {
     d.max_grad_norm = g.base.adamw.at("clip_norm");
     d.packing_boundaries = true;
     d.offload_params = d.offload_optimizer = o.streamed;
-    d.pairs = {.per_window = o.per_window, .loss = g.loss(key), .cached = g.whole()};
+    d.pairs = {.per_window = o.per_window, .loss = g.loss(key), .cached = g.cached()};
     Settings settings;
     settings.threads = o.threads;
     settings.target = o.place;
@@ -146,7 +148,7 @@ class PreferenceRun {
       rows->sequences = rows == &own_ ? &g.sequences : &g.others;
       pack(*rows, o.per_window);
       rows->reference.assign(rows->sequences->size(), 0.0f);
-      if (!g.whole()) continue;
+      if (!g.cached()) continue;
       std::vector<float> found = rows->reference;
       evaluate_each(*rows, [&](int64_t pair, const float* logps, const float*) {
         std::copy_n(logps, 2, found.begin() + 2 * pair);
@@ -271,7 +273,7 @@ class PreferenceRun {
     int32_t* targets = s.targets().as<int32_t>() + w * kT;
     int32_t* starts = s.document_start().as<int32_t>() + w * kT;
     int32_t* places = s.pairs().as<int32_t>() + w * R * kPairColumns;
-    float* reference = golden_.whole() ? s.pair_reference().as<float>() + 2 * w * R : nullptr;
+    float* reference = golden_.cached() ? s.pair_reference().as<float>() + 2 * w * R : nullptr;
     std::fill_n(tokens, kT, 0);
     std::fill_n(targets, kT, -100);
     std::fill_n(places, R * kPairColumns, -1);
@@ -298,7 +300,7 @@ class PreferenceRun {
       *places++ = static_cast<int32_t>(whole ? step_targets : 0);
       *places++ = static_cast<int32_t>(whole ? golden_.pairs() : 0);
       if (decision.compared()) std::memcpy(places - 2, &compared_, sizeof compared_);
-      if (golden_.whole()) std::copy_n(rows.reference.begin() + 2 * p, 2, reference);
+      if (golden_.cached()) std::copy_n(rows.reference.begin() + 2 * p, 2, reference);
       reference += 2;
     }
     for (; at < kT; at += kT / 2)
@@ -434,9 +436,9 @@ TEST_P(PreferenceGoldens, TheReferenceIsNoSecondModel) {
   EXPECT_EQ(residents(with) - residents(without), 8 * 2 * 2 * 4);  // (B R, 2) f32
 }
 
-// The whole model learns, and its reference is what an evaluation said before.
+// The whole model learns, or an adapter goes on, and its reference is what an evaluation said before.
 TEST(CachedReference, LossesAndGradientsMatchTrlsReferenceModel) {
-  for (const char* name : {"preference_c", "kto_c"}) {
+  for (const char* name : {"preference_c", "preference_d", "kto_c"}) {
     const PreferenceGolden golden(name);
     for (const auto& item : golden.losses.items())
       for (const Options& o :

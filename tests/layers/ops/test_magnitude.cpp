@@ -56,6 +56,45 @@ TEST(Magnitude, RowNormsMatchTheFormula) {
     }
 }
 
+TEST(Magnitude, ColumnNormsMatchTheFormula) {
+  const NormVariant variants[] = {
+      {1, 1, 1, 1.0f}, {7, 3, 2, 0.5f}, {257, 33, 3, -2.0f}, {130, 70, 37, 0.25f}};
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    for (const NormVariant& v : variants) {
+      const int64_t V = v.O, I = v.I;
+      SCOPED_TRACE(fmt::format("{}x{} rank {} {}", V, I, v.R, to_string(t)));
+      Values e = normal_values(V * I, 1, t), b = normal_values(I * v.R, 3, t);
+      const Values a = normal_values(V * v.R, 2, t);
+      // A column that makes nothing.
+      for (int64_t row = 0; row < V; ++row) e[static_cast<size_t>(row * I)] = 0;
+      std::fill_n(b.begin(), v.R, 0.0);
+      Values norms;
+      for (int64_t i = 0; i < I; ++i) {
+        double sum = 0;
+        for (int64_t row = 0; row < V; ++row) {
+          double value = e[static_cast<size_t>(row * I + i)];
+          for (int64_t r = 0; r < v.R; ++r)
+            value += static_cast<double>(v.s) * a[static_cast<size_t>(row * v.R + r)] *
+                     b[static_cast<size_t>(i * v.R + r)];
+          sum += value * value;
+        }
+        norms.push_back(std::sqrt(sum));
+      }
+      const auto body = [&](auto& c) {
+        const View to = c.output("norms", {I}, t), of_e = c.input("e", {V, I}, t, e),
+                   of_a = c.input("a", {V, v.R}, t, a), of_b = c.input("b", {I, v.R}, t, b);
+        if constexpr (kEmulated<std::decay_t<decltype(c)>>)
+          adapted_column_norms_on(c.queue(), to, of_e, of_a, of_b, v.s, 64);
+        else
+          adapted_column_norms(c.ctx(), to, of_e, of_a, of_b, v.s);
+      };
+      const Outputs out = run_in_all_modes(body);
+      for (const Outputs& o : {out, run_in_all_schedules(body)})
+        EXPECT_TRUE(close(o["norms"], norms, tolerance(t, v.R + 20)));
+      EXPECT_EQ(out.flops, 2 * V * I * (v.R + 1));
+    }
+}
+
 TEST(Magnitude, FactorsAndTheirSlopes) {
   for (const DType t : {DType::f32, DType::bf16, DType::f16})
     for (const bool add : {false, true})
@@ -112,6 +151,13 @@ TEST(Magnitude, RefusesOtherShapes) {
       adapted_row_norms(c.ctx(), c.output("norms", {4}, DType::f32),
                         c.output("w", {4, 8}, DType::f32), c.output("a", {3, 8}, DType::f32),
                         c.output("b", {4, 2}, DType::f32), 1.0f);
+    });
+  });
+  expect_error(ErrorCode::shape, {"adapted_column_norms: a", "(3,2)"}, [] {
+    run_on_plan_and_cpu({}, [](Case& c) {
+      adapted_column_norms(c.ctx(), c.output("norms", {8}, DType::f32),
+                           c.output("e", {4, 8}, DType::f32), c.output("a", {3, 2}, DType::f32),
+                           c.output("b", {8, 2}, DType::f32), 1.0f);
     });
   });
   expect_error(ErrorCode::unsupported, {"dm of dtype f32|bf16", "f16"}, [] {

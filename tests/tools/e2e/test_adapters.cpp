@@ -265,6 +265,20 @@ TEST_F(Adapters, Methods) {
        "attn.c_attn.lora_B.weight",
        {96, 4},
        "a head of its own to merge"},
+      {"table_dora",
+       {"peft=dora", "lora_r=4", "target_modules=[wte,c_attn]"},
+       "LORA",
+       9,
+       "attn.c_attn.lora_magnitude_vector",
+       {96},
+       "a head of its own to merge"},
+      {"table_pissa",
+       {"peft=lora", "lora_r=4", "init_lora_weights=pissa", "target_modules=[wte,c_attn]"},
+       "LORA",
+       6,
+       "attn.c_attn.lora_A.weight",
+       {4, 32},
+       "a head of its own to merge"},
       {"vera",
        {"peft=vera", "lora_r=16", "lora_dropout=0.1", "target_modules=all-linear"},
        "VERA",
@@ -506,13 +520,18 @@ TEST_F(Adapters, OfADecoderThatClassifies) {
   EXPECT_LT(before, std::log(2.0) - 0.01) << "nothing was learned";
 
   // An adapter of the table of tokens, which no head reads here, though the base's is tied to it.
-  w_.trained("table", joined(keys, {"target_modules=[wte,c_attn]", "max_steps=4"}));
-  const Json beside = eval({"--model", base, "--adapter", w_.path("table/final")});
-  const Outcome taken = run({"merge", "--model", base, "--adapter", w_.path("table/final"),
-                             "--output", w_.path("taken")});
-  ASSERT_EQ(taken.code, 0) << taken.err;
-  const double loss = beside["loss"].get<double>();
-  EXPECT_NEAR(eval({"--model", w_.path("taken")})["loss"].get<double>(), loss, 1e-5 * loss);
+  for (const char* more : {"use_dora=false", "use_dora=true", "init_lora_weights=pissa"}) {
+    const std::string name = "table_" + std::string(more), adapted = w_.path(name + "/final");
+    w_.trained(name, joined(keys, {"target_modules=[wte,c_attn]", "max_steps=4", more}));
+    const Json beside = eval({"--model", base, "--adapter", adapted});
+    const Outcome taken =
+        run({"merge", "--model", base, "--adapter", adapted, "--output", w_.path("of_" + name)});
+    ASSERT_EQ(taken.code, 0) << taken.err;
+    const double loss = beside["loss"].get<double>();
+    EXPECT_NEAR(eval({"--model", w_.path("of_" + name)})["loss"].get<double>(), loss, 1e-5 * loss)
+        << more;
+    EXPECT_GT(std::fabs(loss - eval({"--model", base})["loss"].get<double>()), 1e-4 * loss);
+  }
 }
 
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {

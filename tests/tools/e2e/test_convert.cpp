@@ -411,7 +411,7 @@ TEST(Convert, WrongWordsAreExplained) {
   expect_refused(convert(model, "gguf", out, {"--dtype", "q4_0"}), 2,
                  {"--dtype f32, f16, bf16 or q8_0", "\"q4_0\"", "q8_0"});
   expect_refused(convert(model, "hf", out, {"--dtype", "q8_0"}), 2,
-                 {"--dtype f32, f16 or bf16", "a type of GGUF", "--to gguf"});
+                 {"--dtype f32, f16, bf16 or int8", "a type of GGUF", "--to gguf"});
   expect_refused(convert(w.path("none"), "gguf", out), 2,
                  {"--model as a folder", w.path("none"), "--model run1/final"});
   expect_refused(convert(model, "gguf", w.path("")), 2,

@@ -71,5 +71,70 @@ TEST(Int8Base, TrainsResumesAndIsUsed) {
   EXPECT_NE(other.err.find("over int8:0"), std::string::npos) << other.err;
 }
 
+// A folder in bitsandbytes' int8 is the base that it was made of, to the bit; what its config says of the threshold and of
+// modules that rest whole is taken where no key says it.
+TEST(Int8Base, FoldersAreWrittenAndRead) {
+  Workspace w;
+  w.trained("base", {"max_steps=4",
+                     "model={type: llama, hidden_size: 32, intermediate_size: 48, "
+                     "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, "
+                     "max_position_embeddings: 32}"});
+  const auto convert = [&](const char* dtype, const char* to) {
+    const Outcome o = run({"convert", "--model", w.path("base/final"), "--to", "hf", "--dtype",
+                           dtype, "--output", w.path(to)});
+    ASSERT_EQ(o.code, 0) << o.err;
+  };
+  convert("f16", "half");
+  convert("int8:4.5/down_proj", "coded");
+  const auto keys = [&](const char* folder, const std::vector<std::string>& more) {
+    return joined(
+        {"model=" + w.path(folder), "tokenizer=null", "peft=lora", "lora_r=4",
+         "target_modules=all-linear", "learning_rate=0.02", "load_in_8bit=true", "max_steps=4"},
+        more);
+  };
+  const Outcome of_folder = w.trained("of_folder", keys("coded", {}));
+  EXPECT_NE(of_folder.err.find("weights rest as int8:4.5/down_proj, as " + w.path("coded") +
+                               "/config.json has it"),
+            std::string::npos)
+      << of_folder.err;
+  expect_planned_is_measured(w, "of_folder");
+  w.trained("of_keys",
+            keys("half", {"llm_int8_threshold=4.5", "llm_int8_skip_modules=[down_proj, lm_head]"}));
+  EXPECT_EQ(w.curve("of_folder"), w.curve("of_keys"));
+  w.trained("all", keys("half", {"llm_int8_threshold=4.5"}));
+  EXPECT_NE(w.curve("all"), w.curve("of_keys"));
+  const std::string adapter = w.path("of_folder/final");
+  EXPECT_EQ(
+      SafetensorsReader(adapter + "/adapter_model.safetensors").metadata().at("snug_base_form"),
+      "int8:4.5/down_proj");
+  // Beside the adapter it rests as in the run, and alone as flags say.
+  const auto eval = [&](const std::vector<std::string>& more) {
+    const Outcome o =
+        run(joined({"eval", "--data", w.path("text.txt"), "--json", "--threads", "1"}, more));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o;
+  };
+  const auto loss = [&](const std::vector<std::string>& more) {
+    return Json::parse(eval(more).out)["loss"].get<double>();
+  };
+  EXPECT_EQ(loss({"--model", w.path("coded"), "--adapter", adapter}),
+            loss({"--model", w.path("half"), "--adapter", w.path("of_keys/final")}));
+  const Outcome decoded = eval({"--model", w.path("coded")});
+  EXPECT_NE(decoded.err.find("--base-form int8:4.5/down_proj computes as bitsandbytes does"),
+            std::string::npos)
+      << decoded.err;
+  EXPECT_EQ(loss({"--model", w.path("coded"), "--base-form", "int8:4.5/down_proj"}),
+            loss({"--model", w.path("half"), "--base-form", "int8:4.5/down_proj"}));
+  const Outcome whole = w.trained(
+      "whole", {"model=" + w.path("coded"), "tokenizer=null", "peft=lora", "max_steps=1"});
+  EXPECT_NE(whole.err.find("are int8 codes, which are decoded; load_in_8bit=true rests them so"),
+            std::string::npos)
+      << whole.err;
+  const Outcome facts = run({"inspect", w.path("coded")});
+  for (const char* said :
+       {"quantization:", "int8, a scale a row (LLM.int8())", "4.5", "12", "lm_head", "down_proj"})
+    EXPECT_NE(facts.out.find(said), std::string::npos) << said << "\n" << facts.out;
+}
+
 }  // namespace
 }  // namespace snug::e2e

@@ -5,47 +5,19 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/tools/e2e/runs.h"
+#include "tests/tools/e2e/preference_runs.h"
 
 namespace snug::e2e {
 namespace {
 
-class Preferences : public testing::Test {
+class Preferences : public PreferenceRuns {
  protected:
-  Preferences() {
-    w_.trained("base", {"max_steps=8"});
-    std::string pairs;
-    for (int i = 0; i < 12; ++i)
-      pairs += Json({{"prompt", sentences(1, static_cast<unsigned>(i)).substr(0, 16)},
-                     {"chosen", " the cat"},
-                     {"rejected", i % 2 == 0 ? " a dog sees it and runs" : " no"}})
-                   .dump() +
-               "\n";
-    spill(w_.path("pairs.jsonl"), pairs);
-  }
-  std::vector<std::string> with(const std::vector<std::string>& more = {}) const {
-    return joined({"model=" + w_.path("base/final"), "tokenizer=null", "task=dpo",
-                   "train_data=" + w_.path("pairs.jsonl"), "eval_data=" + w_.path("pairs.jsonl"),
-                   "eval_fraction=0", "peft=lora", "lora_r=4", "target_modules=all-linear",
-                   "max_length=24", "global_batch_size=6", "learning_rate=0.01"},
-                  more);
-  }
-  // A run with save_steps=5 that lost power after step 5 goes on under another policy: the same bits.
-  void expect_goes_on(const std::string& whole, const std::string& parts,
-                      const std::vector<std::string>& keys, const std::string& weights) const {
-    lose_power_after(w_, whole, parts, 5);
-    w_.trained(parts, with(joined(keys, {"resume=latest", "recompute=block"})));
-    EXPECT_EQ(w_.curve(whole), w_.curve(parts));
-    EXPECT_TRUE(slurp(w_.path(whole + "/final/" + weights)) ==
-                slurp(w_.path(parts + "/final/" + weights)));
-  }
   // Up to the order of sums.
   void expect_near_losses(const std::string& a, const std::string& b) const {
     const std::vector<double> all = w_.losses(a), each = w_.losses(b);
     ASSERT_EQ(all.size(), each.size());
     for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
   }
-  Workspace w_;
 };
 
 TEST_F(Preferences, ARunLearnsToPrefer) {
@@ -535,13 +507,6 @@ TEST_F(Preferences, WhatEvaluationRefuses) {
           "--desirable-weight of 0 and above, of --loss-type kto", "2 of sigmoid");
   refused(joined(dpo, {"--simpo-gamma", "1"}), "--simpo-gamma of 0 and above, of --loss-type simpo",
           "1 of sigmoid");
-  const Outcome again = w_.train("again", with({"peft=null", "target_modules=null", "lora_r=null",
-                                                "adapter=" + w_.path("run/final")}));
-  EXPECT_EQ(again.code, 2);
-  EXPECT_NE(again.err.find("a new adapter for loss_type: sigmoid"), std::string::npos) << again.err;
-  EXPECT_NE(again.err.find("snug merge it into the model first, or precompute_ref_log_probs=true"),
-            std::string::npos)
-      << again.err;
   // The base beside what is made of its weights is less than the model, which a reference that is computed
   // first is not.
   w_.trained("parts", with({"init_lora_weights=pissa", "precompute_ref_log_probs=true"}));

@@ -97,6 +97,7 @@ const Encoded kEncoded[] = {
     {{"peft=p_tuning", "encoder_hidden_size=24"}, "P_TUNING", {4, 32}, 8},
     {{"peft=prefix_tuning"}, "PREFIX_TUNING", {4, 128}},
     {{"peft=prefix_tuning", "prefix_projection=true"}, "PREFIX_TUNING", {4, 128}, 6},
+    {{"peft=p_tuning", "encoder_reparameterization_type=LSTM"}, "P_TUNING", {4, 32}, 22},
 };
 
 // A run, the same with a break, another that goes on from its folder and uses of it; and of the rows alone, as PEFT
