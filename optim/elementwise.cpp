@@ -371,7 +371,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           const int64_t from = begin - span.offset;
           const int64_t blocks = coded ? (chunk.end - begin) / kCodedBlock : 0;
           const int64_t most =  // nothing to widen: as long as there is
-              blocks > 0 && wide && !no_master ? blocks * kCodedBlock : kPiece;
+              blocks > 0 && wide && !moves && !no_master ? blocks * kCodedBlock : kPiece;
           n = std::min(most, blocks > 0 ? blocks * kCodedBlock : chunk.end - begin);
           ElementBlock b{n, places[0] + from, widened, {}};
           if (no_master) {

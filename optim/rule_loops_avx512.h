@@ -7,6 +7,7 @@
 #pragma once
 
 #if !defined(__clang__)
+#pragma GCC diagnostic push
 // GCC 12's own intrinsics leave operands undefined on purpose and then warn about it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -120,4 +121,5 @@ void run_rule_in_codes(const Rule& given, const ElementStep& numbers, const Elem
 #pragma clang attribute pop
 #else
 #pragma GCC pop_options
+#pragma GCC diagnostic pop
 #endif

@@ -36,7 +36,9 @@ struct Maker {
       const float end = from < 0 ? MapLines::kLeast : bounds[static_cast<size_t>(from)];
       const int32_t first =
           entry_steps(k, from < 0 || negative ? end : std::nextafter(end, 2.0f), negative);
-      if (first >> 16 != zero + sign * (from + 1) && !near(first, zero - from)) return false;
+      if (first >> 16 != zero + sign * (from + 1) &&
+          !near(first, zero + (negative ? -from : from + 1)))
+        return false;
       for (int j = from + 1; j < to; ++j) {
         const float b = bounds[static_cast<size_t>(j)];
         const float other = std::nextafter(b, negative ? 0.0f : 2.0f);

@@ -314,6 +314,10 @@ int preview(const Arguments& arguments) {
       fail(ErrorCode::usage,
            "a model for rows of input_ids, whose vocabulary and labels they are of", "none",
            "model=gpt2, for example");
+    if (config.task != "auto" && config.task != "causal_lm")
+      fail(ErrorCode::usage,
+           fmt::format("a model for task: {}, which says what its rows are", config.task), "none",
+           "model=gpt2, for example");
     if (!config.tokenizer.empty()) tokenizer = Tokenizer::load(config.tokenizer);
     if (tokenizer) V = tokenizer->vocab_size();
   } else {

@@ -1,6 +1,6 @@
 // P-tuning (Liu et al., arXiv:2103.10385): the rows in front of every sequence are what an encoder makes of a table
-// of its own, PEFT's PromptEncoder with an MLP, or with an LSTM and an MLP behind it. Its rows alone, as PEFT's folders have them,
-// are those of prompt tuning.
+// of its own, PEFT's PromptEncoder with an MLP, or with an LSTM and an MLP behind it. Its rows alone, as PEFT's
+// folders have them, are those of prompt tuning.
 #include <fmt/format.h>
 
 #include "engine/core/error.h"

@@ -1,6 +1,6 @@
 // The encoder that virtual tokens are made by while they are trained: a table of n rows, an LSTM over them all or
-// none (prompt_lstm.h), and linear layers over each of them. PEFT's files have what it makes, prompt_embeddings, and not the encoder; ours have both, so that
-// training goes on.
+// none (prompt_lstm.h), and linear layers over each of them. PEFT's files have what it makes, prompt_embeddings,
+// and not the encoder; ours have both, so that training goes on.
 //
 // Math      h = table, or lstm(table);  h = f(W h + b) for all layers but the last;  rows = W h + b
 // Shapes    table (n,in), W (inner,in or 2H), (inner,inner), ..., (out,inner); rows (n,out), or (n,count) of some of

@@ -41,6 +41,7 @@ bool is_coded(const ParamInfo& p) {
 }
 
 std::vector<std::string> of_blocks(const ModelSpec& spec, const std::vector<std::string>& names) {
+  if (names.empty()) return {};
   const Family& family = find_family(spec.family, "model");
   const Model model(spec, parse_precision("fp32"));
   std::vector<std::string> list;

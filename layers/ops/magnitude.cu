@@ -26,25 +26,32 @@ __global__ void adapted_row_norms_kernel(T* norms, const T* w, const T* a, const
 }
 
 // A block takes a tile of 32 columns, a lane one of them, a warp every warps()-th row, whose A all its
-// lanes read.
+// lanes read; 64 of its rows are added in float, and these sums in double: a vocabulary's are many.
 template <class T>
 __global__ void adapted_column_norms_kernel(T* norms, const T* e, const T* a, const T* b, float s,
                                             int64_t V, int64_t I, int64_t R) {
-  const auto parts = dynamic_smem<float>();  // (warps, 32)
+  constexpr int kFloatRows = 64;
+  const auto parts = dynamic_smem<double>();  // (warps, 32)
   const int64_t i = block() * kWarp + lane();
+  double all = 0;
   float squares = 0.0f;
+  int added = 0;
   if (i < I)
     for (int64_t v = warp(); v < V; v += warps()) {
       float value = to_f32(e[v * I + i]);
       for (int64_t r = 0; r < R; ++r) value += s * to_f32(a[v * R + r]) * to_f32(b[i * R + r]);
       squares += value * value;
+      if (++added < kFloatRows) continue;
+      all += static_cast<double>(squares);
+      squares = 0.0f;
+      added = 0;
     }
-  parts[warp() * kWarp + lane()] = squares;
+  parts[warp() * kWarp + lane()] = all + static_cast<double>(squares);
   sync_threads();
   if (warp() > 0 || i >= I) return;
-  float sum = 0.0f;
+  double sum = 0;
   for (int w = 0; w < warps(); ++w) sum += parts[w * kWarp + lane()];
-  norms[i] = from_f32<T>(simt::sqrt(sum));
+  norms[i] = from_f32<T>(simt::sqrt(static_cast<float>(sum)));
 }
 
 template <class T>
@@ -97,7 +104,7 @@ void adapted_column_norms_on(Queue& queue, const View& norms, const View& e, con
     launch(queue,
            {.blocks = ceil_div(I, int64_t{kWarp}),
             .threads = threads,
-            .shared_bytes = threads * int64_t{sizeof(float)}},
+            .shared_bytes = threads * int64_t{sizeof(double)}},
            "adapted_column_norms", adapted_column_norms_kernel<T>, norms.as<T>(), e.as<const T>(),
            a.as<const T>(), b.as<const T>(), s, e.shape[0], I, a.shape[1]);
   });

@@ -13,8 +13,9 @@
 //           norms (I).
 // dtypes    W, E, A, B, norms, m one of f32, bf16, f16, the same for all; g, dg f32; dm f32 or bf16.
 // Aliasing  none.
-// Numerics  float; a row in pieces of 256 columns, a column in pieces of 64 rows, added in double. norms are rounded once, to what m
-//           is held in, so that g is exactly 1 where m is the norm. Kernels sum in another order.
+// Numerics  float; a row in pieces of 256 columns, a column in pieces of 64 rows, added in double.
+//           norms are rounded once, to what m is held in, so that g is exactly 1 where m is the norm.
+//           Kernels sum in another order, a row in float.
 // Traffic   W once, A once for 32 rows; E once, A once for 32 columns. FLOPs 2 O I (R + 1), 2 V I (R + 1).
 // Determinism  equal bits for any number of threads.
 // Errors    shape; unsupported: another dtype.

@@ -26,6 +26,11 @@ AdaptedLayer adapted_layer(const Wiring& w, const std::string& stage, const char
   return layer;
 }
 
+bool adapter_reads_whole(const Adapters& adapters, std::string_view table) {
+  const auto found = adapters.find(table);
+  return found != adapters.end() && found->second.table && found->second.kind->starts_from_weight();
+}
+
 std::vector<AdaptedLayer> layers_of(const Adapters& adapters, const AdapterKind& kind) {
   std::vector<AdaptedLayer> layers;
   for (const auto& [name, adapter] : adapters)

@@ -188,6 +188,8 @@ class AdapterKind {
 
 // The layers of one kind, in their order, by what their adapters say; without the rows of weights.
 std::vector<AdaptedLayer> layers_of(const Adapters& adapters, const AdapterKind& kind);
+// Whether a table's adapter reads all of its rows in every forward: DoRA, for the norms of its columns.
+bool adapter_reads_whole(const Adapters& adapters, std::string_view table);
 // The kinds that there are.
 std::vector<const AdapterKind*> kinds_of(const Adapters& adapters);
 

@@ -103,7 +103,8 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
   // Token rows beyond V are padding: zero, outside the softmax, never updated or saved.
   const bool head_reads =
       spec.tied && (spec.head == HeadKind::causal_lm || spec.head == HeadKind::masked_lm);
-  wte_ = t.wte = add("wte.weight", spec.Vp(), spec.V, head_reads, !head_reads);
+  wte_ = t.wte = add("wte.weight", spec.Vp(), spec.V, head_reads,
+                     !head_reads && !adapter_reads_whole(adapters, "wte"));
   const int64_t positions = spec.first_position + spec.P;
   if (spec.positions == Positions::learned) t.wpe = add("wpe.weight", positions, positions, false);
   if (spec.types > 0) t.wtt = add("wtt.weight", spec.types, spec.types, false);

@@ -32,14 +32,18 @@ bool has_frozen_tables(const PlanRequest& r) {
   return table.tables_first() < table.flat_elements();
 }
 
-// A table that is trained has a gradient, and one that the head shares is read whole.
+// A table that is trained has a gradient, and one that the head or DoRA shares is read whole.
 void check_embedding(const RunConfig& config, const PlanRequest& r) {
   if (r.offload_embedding != "cpu" || has_frozen_tables(r)) return;
-  const bool tied = r.model->spec().tied;
+  const bool tied = r.model->spec().tied, norms = adapter_reads_whole(r.model->adapters(), "wte");
   fail(ErrorCode::usage, "a frozen embedding that the head does not share, for offload_embedding",
        fmt::format("offload_embedding: cpu ({}), and an embedding that is {}",
-                   config.where("offload_embedding"), tied ? "the head too" : "trained"),
+                   config.where("offload_embedding"),
+                   tied    ? "the head too"
+                   : norms ? "read whole for the norms of its columns"
+                           : "trained"),
        tied                          ? "offload_embedding=auto"
+       : norms                       ? "offload_embedding=auto, or peft=lora"
        : r.model->adapters().empty() ? "offload_embedding=auto, or freeze=wte"
                                      : "offload_embedding=auto, or modules_to_save without it");
 }

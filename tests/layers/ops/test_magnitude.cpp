@@ -57,8 +57,11 @@ TEST(Magnitude, RowNormsMatchTheFormula) {
 }
 
 TEST(Magnitude, ColumnNormsMatchTheFormula) {
-  const NormVariant variants[] = {
-      {1, 1, 1, 1.0f}, {7, 3, 2, 0.5f}, {257, 33, 3, -2.0f}, {130, 70, 37, 0.25f}};
+  const NormVariant variants[] = {{1, 1, 1, 1.0f},
+                                  {7, 3, 2, 0.5f},
+                                  {257, 33, 3, -2.0f},
+                                  {130, 70, 37, 0.25f},
+                                  {9000, 2, 1, 0.5f}};
   for (const DType t : {DType::f32, DType::bf16, DType::f16})
     for (const NormVariant& v : variants) {
       const int64_t V = v.O, I = v.I;

@@ -267,5 +267,26 @@ TEST(Offload, ThePlannerTakesTheHostsMemoryWhenToldOfIt) {
     EXPECT_NE(pinned.err.find(word), std::string::npos) << pinned.err;
 }
 
+// Norms of its columns want all of a table in every forward: it does not rest with the host.
+TEST(Offload, ATableThatAnAdapterReadsWholeStays) {
+  const Workspace w;
+  w.trained("untied", {"model.tie_word_embeddings=false", "max_steps=1"});
+  const std::vector<std::string> keys = {"model=" + w.path("untied/final"), "tokenizer=null",
+                                         "lora_r=4", "target_modules=[wte]", "max_steps=2"};
+  const std::string refused =
+      run(w.train_arguments("none", joined(keys, {"peft=dora", "offload_embedding=cpu"}))).err;
+  EXPECT_NE(refused.find("an embedding that is read whole for the norms of its columns\n"
+                         "  try:   offload_embedding=auto, or peft=lora"),
+            std::string::npos)
+      << refused;
+  for (const std::vector<std::string>& other :
+       {std::vector<std::string>{"peft=dora", "offload_embedding=auto"},
+        {"peft=lora", "offload_embedding=cpu"}}) {
+    const std::string name = other.front().substr(5);
+    w.trained(name, joined(keys, other));
+    expect_planned_is_measured(w, name);
+  }
+}
+
 }  // namespace
 }  // namespace snug::e2e
