@@ -308,6 +308,7 @@ constexpr FieldEnds kFieldEnds[] = {
     {"mora", "mora_type", 1, 7},
     {"prompt_tuning p_tuning prefix_tuning", "num_virtual_tokens", 1, kMost},
     {"p_tuning prefix_tuning", "encoder_hidden_size", 0, kMost},
+    {"p_tuning", "encoder_num_layers", 1, 1024},
     {"houlsby pfeiffer", "reduction_factor", 1, kMost}};
 
 const FieldEnds* ends_of(std::string_view method, std::string_view key) {
