@@ -258,7 +258,7 @@ AdapterMethod bottleneck_method(const char* name, const char* type, const char* 
                       .said = {.doc = "the model's width over that of the bottlenecks",
                                .example = "8",
                                .least = 1,
-                               .most = 1 << 20}}},
+                               .most = (1 << 20) - 1}}},
           .shared = "layers_to_transform modules_to_save",
           .indifferent = "non_linearity",
           .constants = {{"non_linearity", activation}},

@@ -100,7 +100,7 @@ const AdapterMethod& p_tuning_method() {
                  .example = "128",
                  .unset = "auto",
                  .least = 1,
-                 .most = 1 << 20}},
+                 .most = (1 << 20) - 1}},
            {.key = "encoder_reparameterization_type",
             .run_key = "encoder_reparameterization_type",
             .value = &C::encoder_type,
@@ -116,8 +116,10 @@ const AdapterMethod& p_tuning_method() {
             .value = &C::encoder_num_layers,
             .least = 1,
             .below = 1 << 10,
-            .said =
-                {.doc = "the layers of that LSTM", .example = "1", .least = 1, .most = 1 << 10}}},
+            .said = {.doc = "the layers of that LSTM",
+                     .example = "1",
+                     .least = 1,
+                     .most = (1 << 10) - 1}}},
       .shared = "",
       // Of the model, which says them too; and of what is in no folder.
       .indifferent =

@@ -38,7 +38,7 @@ std::vector<AdapterField> prompt_fields() {
       {.key = "num_virtual_tokens", .run_key = "num_virtual_tokens", .value = &C::num_virtual_tokens,
        .least = 1, .below = 1 << 20,
        .said = {.doc = "how many tokens of their own every sequence begins with, beside the max_length that it has",
-                .example = "8", .least = 1, .most = 1 << 20}},
+                .example = "8", .least = 1, .most = (1 << 20) - 1}},
       {.key = "prompt_tuning_init", .run_key = "prompt_tuning_init", .value = &C::prompt_tuning_init,
        .words = "RANDOM TEXT SAMPLE_VOCAB", .advice = "the config that PEFT wrote",
        .said = {.doc = "what these rows begin as: RANDOM, numbers of deviation 1; TEXT, the rows of the tokens of "
