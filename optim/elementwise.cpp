@@ -353,7 +353,8 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       };
       // Whether pieces of a chunk go through update_coded().
       const auto goes_coded = [&](const ChunkMap::Chunk& chunk, bool first) {
-        bool all = one_pass_ && !first && factors_at(chunk.span) == nullptr && use_avx512_vbmi();
+        bool all = one_pass_ && has_coded_pass() && !first && factors_at(chunk.span) == nullptr &&
+                   use_avx512_vbmi();
         for (int k = 0; all && k < states; ++k)
           all = place(table + chunk.span * columns, k).scales != nullptr;
         return all;

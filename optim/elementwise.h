@@ -66,9 +66,10 @@ class ElementwiseOptimizer : public Optimizer {
   // Called from several threads. An element's result must depend on that element alone.
   virtual void update_block(const ElementStep& step, const ElementBlock& block) const = 0;
   // The same bits of states in codes, which `block` has not: in one pass over whole blocks of 256, on a
-  // machine with use_avx512_vbmi().
-  virtual void update_coded(const ElementStep& step, const ElementBlock& block,
-                            const CodedStates& states) const = 0;
+  // machine with use_avx512_vbmi(), where has_coded_pass(). Without it they are decoded and encoded around
+  // update_block().
+  virtual bool has_coded_pass() const { return false; }
+  virtual void update_coded(const ElementStep&, const ElementBlock&, const CodedStates&) const {}
   // Whether there are norms to be known before (whole.h); then adds to them what a block has, whose
   // first element is that of lane 0. It writes nothing of the block.
   virtual bool measures() const { return false; }
@@ -109,7 +110,7 @@ class ElementwiseOptimizer : public Optimizer {
 
   std::array<const Codec*, kMaxStates> codecs_{};  // of states in codes
   std::array<const MapLines*, kMaxStates> lines_{};
-  bool one_pass_;  // update_coded() serves all of them
+  bool one_pass_;  // the forms of the states are those that update_coded() takes
   const char* op_name_;
   bool rings_;  // the last state is one (percentile.h)
   int64_t flops_;

@@ -65,6 +65,7 @@ class RuleOptimizer final : public Base {
   void update_block(const ElementStep& step, const ElementBlock& block) const override {
     run_rule(rule_, rule_.step(step), step.gradient_factor, block);
   }
+  bool has_coded_pass() const override { return Rule::kStates > 0; }
   void update_coded(const ElementStep& step, const ElementBlock& block,
                     const CodedStates& states) const override {
     if constexpr (Rule::kStates > 0) run_rule_in_codes(rule_, step, block, states);
