@@ -542,6 +542,13 @@ TEST(Ladder, ClimbsAndMerges) {
   const std::string svg = ladder_svg(stairs);
   EXPECT_EQ(svg.rfind("<svg", 0), 0u);
   EXPECT_NE(svg.find("</svg>"), std::string::npos);
+  // The last plan's rate goes on to the right edge, where the lines of the grid end.
+  const size_t curve = svg.find("<path d=\"M"), grid = svg.find(" x2=\"");
+  ASSERT_NE(curve, std::string::npos);
+  ASSERT_NE(grid, std::string::npos);
+  const std::string path = svg.substr(curve, svg.find("\" fill", curve) - curve);
+  EXPECT_EQ(std::stod(path.substr(path.rfind('H') + 1)), std::stod(svg.substr(grid + 5))) << path;
+  EXPECT_LT(path.rfind('V'), path.rfind('H'));
   EXPECT_NE(ladder_svg(make_ladder(r, {1 << 20})).find("No budget"), std::string::npos);
 }
 

@@ -238,6 +238,8 @@ TEST(StackPlans, ComeToTheSolverAsTheyAre) {
   // Layers below those of the options run as the first does.
   c.options.below = 2;
   EXPECT_EQ(stack_recompute(p, plan), "0-4: away1, 5: kept2");
+  EXPECT_EQ(linked_recompute(c.options, {4, 4, 4, 2}), stack_recompute(p, plan));
+  EXPECT_EQ(linked_offload(c.options, {4, 4, 4, 2}), stack_offload(p, plan));
 }
 
 }  // namespace

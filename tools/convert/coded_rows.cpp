@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
+#include "layers/models/family.h"
 #include "quant/coder.h"
 
 namespace snug {

@@ -116,6 +116,20 @@ TEST(CpuDevice, GuardPagesFault) {
   }
 }
 
+// As a device's are: neither written nor read outside of work.
+TEST(CpuDevice, ClosedBytesAreNotTheHosts) {
+  const auto device = make_device(Place::cpu);
+  std::byte* base = device->reserve(100);
+  volatile std::byte* p = base;
+  p[3] = std::byte{5};
+  device->allow_host(base, 100, false);
+  EXPECT_TRUE(dies_by_signal([&] { (void)p[3]; }));
+  EXPECT_TRUE(dies_by_signal([&] { p[3] = std::byte{1}; }));
+  device->allow_host(base, 100, true);
+  EXPECT_EQ(p[3], std::byte{5});
+  device->release(base, 100);
+}
+
 // The message of the error that `body` ends with in a child under a limit; "" if it has none.
 template <class F>
 std::string message_under_limit(__rlimit_resource resource, int64_t bytes, F&& body) {

@@ -160,6 +160,12 @@ void expect_bad(const std::string& source, const std::string& expected, const st
       ErrorCode::data, expected, found, advice);
 }
 
+TEST(ChatTemplate, TextsOfOtherBasesAreRefused) {
+  for (const char* base : {"2", "8", "9", "11", "16"})
+    expect_bad(std::string("{{ '7' | int(base=") + base + ") }}", "base 10 for 'int'",
+               "another, which is not built", "");
+}
+
 // Three of a kind, where two would do for a slip: as jinja2 3.1 prints them.
 TEST(ChatTemplate, SortsByThreeAttributesAndJoinsThreeTexts) {
   const auto shown = [](const char* rule) {

@@ -190,9 +190,10 @@ TEST(PairLoss, HidesNoNan) {
 }
 
 TEST(PairLoss, RefusesWhatDoesNotFit) {
-  const auto run = [](const Values& places, PairLossKind kind, bool with_reference) {
+  const auto run = [](const Values& places, PairLossKind kind, bool with_reference,
+                      DType of_pairs = DType::i32) {
     run_on_plan_and_cpu({}, [&](Case& c) {
-      const View pairs = c.input("pairs", {1, kPairColumns}, DType::i32, places);
+      const View pairs = c.input("pairs", {1, kPairColumns}, of_pairs, places);
       const View nll = c.input("nll", {8}, DType::f32, Values(8, 0.5));
       const View logps = c.output("logps", {1, 2}, DType::f32);
       sequence_logps(c.ctx(), logps, nll, pairs);
@@ -217,6 +218,8 @@ TEST(PairLoss, RefusesWhatDoesNotFit) {
     EXPECT_ERROR(run(places, PairLossKind::sigmoid, true), ErrorCode::data,
                  "a sequence or two of [0,N)=[0,8)", "pair 0 of pairs",
                  "check the pairs of the data");
+  EXPECT_ERROR(run(good, PairLossKind::sigmoid, true, DType::f32), ErrorCode::unsupported, "pairs",
+               "f32", "");
   for (const Values& one : {Values{0, 0, 8, 0, 2, 0, 0, 0}, {0, 8, 8, 2, 0, 0, 0, 0}}) {
     run(one, PairLossKind::kto, true);
     EXPECT_ERROR(run(one, PairLossKind::sigmoid, true), ErrorCode::data,
