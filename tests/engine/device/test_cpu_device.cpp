@@ -126,7 +126,7 @@ TEST(CpuDevice, ClosedBytesAreNotTheHosts) {
   EXPECT_TRUE(dies_by_signal([&] { (void)p[3]; }));
   EXPECT_TRUE(dies_by_signal([&] { p[3] = std::byte{1}; }));
   device->allow_host(base, 100, true);
-  EXPECT_EQ(p[3], std::byte{5});
+  EXPECT_EQ(base[3], std::byte{5});
   device->release(base, 100);
 }
 
