@@ -51,7 +51,7 @@ std::vector<int64_t> layers(const RunConfig& config) {
 // That `peft` says nothing else than the folder of an adapter to go on from.
 void check_method(const RunConfig& config, const PeftConfig& p) {
   const AdapterMethod& method = adapter_method(p.method);
-  if (config.is_set("lora_dropout") && !method.takes("lora_dropout"))
+  if (config.is_set("lora_dropout") && config.lora_dropout != 0 && !method.takes("lora_dropout"))
     fail(ErrorCode::usage,
          fmt::format("no lora_dropout for {}, an adapter of {}", config.adapter, method.title),
          fmt::format("lora_dropout: {} ({})", config.lora_dropout, config.where("lora_dropout")),
@@ -63,6 +63,19 @@ void check_method(const RunConfig& config, const PeftConfig& p) {
   fail(ErrorCode::usage, fmt::format("peft: {} for {}, or none", own, config.adapter),
        fmt::format("peft: {} ({})", config.peft, config.where("peft")),
        fmt::format("peft={}", own));
+}
+
+// Whether a key says what the adapter that goes on has already: a field its value, and what is no field of
+// its method nothing, or the same.
+bool is_of_adapter(const RunConfig& config, const PeftConfig& own, const Key& key) {
+  for (const AdapterField& field : adapter_method(own.method).fields)
+    if (field.run_key == key.name)
+      return std::visit([&](auto member) { return config.*member == own.*member; }, field.value);
+  return is_idle(config, key) ||
+         (key.name == "target_modules" && config.target_modules == own.target_modules) ||
+         (key.name == "modules_to_save" && config.modules_to_save == own.modules_to_save) ||
+         (key.name == "use_dora" && config.use_dora == own.use_dora) ||
+         (key.name == "bias" && config.bias == own.bias);
 }
 
 // The fields of a method that the run sets; the others are the method's own.
@@ -119,6 +132,14 @@ void take_folder_form(const RunConfig& config, const PeftConfig& own, const std:
 
 }  // namespace
 
+void take_adapter_fields(const PeftConfig& trained, RunConfig& config) {
+  config.lora_dropout = trained.lora_dropout;  // the run's own, which need not be the folder's
+  const PeftConfig own = read_adapter_config(config.adapter);
+  for (const AdapterField& field : adapter_method(own.method).fields)
+    if (!field.run_key.empty() && field.run_key != "lora_dropout")
+      std::visit([&](auto member) { config.*member = own.*member; }, field.value);
+}
+
 std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config, const ModelSpec& spec,
                                             const std::string& model_folder) {
   if (config.peft.empty() && config.adapter.empty()) return std::nullopt;
@@ -136,7 +157,7 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config, const Model
     for (const Key& of : config_keys()) {
       const std::string key(of.name);
       if (of.section == "adapters" && key != "peft" && key != "adapter" && key != "lora_dropout" &&
-          !is_base_form_key(key) && config.is_set(key))
+          !is_base_form_key(key) && config.is_set(key) && !is_of_adapter(config, p, of))
         fail(
             ErrorCode::usage,
             fmt::format("{} as {} has it: an adapter goes on in its own form", key, config.adapter),

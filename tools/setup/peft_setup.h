@@ -15,6 +15,9 @@ namespace snug {
 // are what its adapter_config.json says. Throws usage where keys say something else.
 std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config, const ModelSpec& spec,
                                             const std::string& model_folder);
+// The fields of `adapter` as its folder has them, and the dropout that it is trained with, so that the run's
+// own configuration says them too.
+void take_adapter_fields(const PeftConfig& trained, RunConfig& config);
 
 // The virtual tokens that every sequence of a run begins with.
 FrontTokens front_of(const std::optional<PeftConfig>& peft, const ModelSpec& spec);

@@ -316,6 +316,7 @@ RunSetup make_setup(RunConfig config, bool looks, const RankRoom& ranks) {
     if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
   }
   s.peft = resolve_peft_keys(config, spec, s.model_folder);
+  if (!config.adapter.empty()) take_adapter_fields(*s.peft, config);
   const FrontTokens front = front_of(s.peft, spec);
   if (s.peft) check_front(config, *s.peft, spec);
   if (s.peft) settle_first_text(s.tokenizer, s.model_folder, *s.peft);

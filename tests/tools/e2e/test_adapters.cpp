@@ -151,7 +151,16 @@ TEST_F(Adapters, ARunGoesOnByItsOwnConfiguration) {
     const Outcome more = run({"train", w_.path(peft), "max_steps=3"});
     EXPECT_EQ(more.code, 0) << peft << more.err;
     EXPECT_TRUE(exists(w_.path(std::string(peft) + "/checkpoint-3"))) << peft;
+    // And one that goes on with its adapter; what the adapter has may be said again.
+    const std::string on = std::string(peft) + "-on";
+    w_.trained(on, {"model=" + w_.path("base/final"), "tokenizer=null", "max_steps=2",
+                    "adapter=" + w_.path(std::string(peft) + "/final")});
+    const Outcome further = run({"train", w_.path(on), "max_steps=3"});
+    EXPECT_EQ(further.code, 0) << peft << further.err;
+    EXPECT_TRUE(exists(w_.path(on + "/checkpoint-3"))) << peft;
   }
+  w_.trained("same", {"model=" + w_.path("base/final"), "tokenizer=null", "max_steps=1",
+                      "adapter=" + w_.path("lora/final"), "peft=lora", "lora_r=4"});
 }
 
 // Over a base in 4 bits: less memory, the same files, a resume without another bit, and evaluation and
