@@ -37,16 +37,20 @@ std::string wrap(std::string_view text, const std::string& indent, size_t column
   return out + indent + line + "\n";
 }
 
-}  // namespace
-
-bool counts_epochs(const Key& key) {
-  return key.name == "eval_steps" || key.name == "save_steps";
+// Whether a default is a value that somebody may set, as lora_r's 8 is, and none that stands for "not set".
+template <class T>
+bool may_be_set(const Key& key, const T& value) {
+  if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
+    return key.range.min <= static_cast<double>(value) &&
+           static_cast<double>(value) <= key.range.max && key.section == "adapters";
+  return false;
 }
 
-std::string print_value(const RunConfig& config, const Key& key) {
+// `said`: the user set it.
+std::string print(const RunConfig& config, const Key& key, bool said) {
   if (key.kind == KeyKind::kwargs) return std::string(key.unset);
   // The limit that load_config gives a run without one is no wish of the user.
-  if (key.name == "num_train_epochs" && !config.is_set(key.name)) return std::string(key.unset);
+  if (key.name == "num_train_epochs" && !said) return std::string(key.unset);
   if (key.kind == KeyKind::model && !config.model_config_json.empty())
     return model_yaml(config.model_config_json, config.model);
   return std::visit(
@@ -56,7 +60,9 @@ std::string print_value(const RunConfig& config, const Key& key) {
           return std::string(key.unset);
         } else {
           const auto& value = config.*member;
-          if (!key.unset.empty() && value == RunConfig().*member) return std::string(key.unset);
+          if (!key.unset.empty() && value == RunConfig().*member &&
+              !(said && may_be_set(key, value)))
+            return std::string(key.unset);
           if constexpr (std::is_same_v<M, std::string RunConfig::*>) {
             if (key.kind == KeyKind::resume && value.empty()) return "null";
             if (key.kind == KeyKind::policies && value.find(':') != std::string::npos)
@@ -79,6 +85,16 @@ std::string print_value(const RunConfig& config, const Key& key) {
         }
       },
       key.field);
+}
+
+}  // namespace
+
+bool counts_epochs(const Key& key) {
+  return key.name == "eval_steps" || key.name == "save_steps";
+}
+
+std::string print_value(const RunConfig& config, const Key& key) {
+  return print(config, key, config.is_set(key.name));
 }
 
 std::string print_default(const Key& key) {
@@ -144,7 +160,7 @@ std::string config_help(size_t columns) {
 bool is_idle(const RunConfig& config, const Key& key) {
   ConfigNode value;
   value.kind = ConfigNode::Kind::scalar;
-  value.text = print_value(config, key);
+  value.text = print(config, key, key.name == "num_train_epochs" && config.is_set(key.name));
   return value.text == print_default(key) || listed(key.idle, value);
 }
 

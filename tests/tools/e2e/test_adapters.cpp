@@ -143,8 +143,10 @@ TEST_F(Adapters, ResumeChangesNoBit) {
 
 // What a word of peft means is in the configuration that the run leaves, by which it goes on.
 TEST_F(Adapters, ARunGoesOnByItsOwnConfiguration) {
-  for (const char* peft : {"qlora", "dora", "lora", "ia3"}) {
+  for (const char* peft : {"qlora", "dora", "lora", "ia3", "vera"}) {
     std::vector<std::string> words = with({"max_steps=2", std::string("peft=") + peft});
+    // LoRA's own rank, which is not VeRA's.
+    if (peft == std::string("vera")) words.insert(words.end(), {"lora_r=8", "lora_alpha=null"});
     if (peft == std::string("ia3"))
       words.insert(words.end(), {"lora_r=null", "lora_dropout=null", "target_modules=null"});
     w_.trained(peft, words);
