@@ -154,6 +154,11 @@ ElementwiseOptimizer::ElementwiseOptimizer(OptimizerConfig config,
   }
 }
 
+void ElementwiseOptimizer::update_coded(const ElementStep&, const ElementBlock&,
+                                        const CodedStates&) const {
+  require(false, "update_coded() where has_coded_pass()");
+}
+
 void ElementwiseOptimizer::prepare_step(StepState& state) const {
   state.bias_correction1 = state.bias_correction2 = 1.0f;
 }

@@ -69,7 +69,8 @@ class ElementwiseOptimizer : public Optimizer {
   // machine with use_avx512_vbmi(), where has_coded_pass(). Without it they are decoded and encoded around
   // update_block().
   virtual bool has_coded_pass() const { return false; }
-  virtual void update_coded(const ElementStep&, const ElementBlock&, const CodedStates&) const {}
+  virtual void update_coded(const ElementStep& step, const ElementBlock& block,
+                            const CodedStates& states) const;
   // Whether there are norms to be known before (whole.h); then adds to them what a block has, whose
   // first element is that of lane 0. It writes nothing of the block.
   virtual bool measures() const { return false; }

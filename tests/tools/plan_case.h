@@ -39,6 +39,20 @@ inline CostModel even_device(double flops, double link) {
                                            .op = 1e-8});
 }
 
+// The same beside a host that computes, by one rate of all it does.
+inline CostModel device_with_host(double link, double host) {
+  CostModel cost = even_device(1e11, link);
+  cost.set_host(CostModel::described("its host", {.fp32_matrix = host,
+                                                  .bf16_matrix = host,
+                                                  .fp32_attention = host,
+                                                  .bf16_attention = host,
+                                                  .vector = 4 * host,
+                                                  .memory = host,
+                                                  .link = host,
+                                                  .op = 1e-8}));
+  return cost;
+}
+
 // Slots and the optimizer's state may go to the host; all else is as it is unless set.
 inline PlanRequest host_request(const Model& model, const CostModel& cost, int64_t T,
                                 int64_t batch) {

@@ -18,19 +18,6 @@ namespace {
 
 const test::Tiny kTiny{.V = 200, .P = 32, .C = 64, .L = 8, .H = 2, .F = 256};
 
-CostModel device_with_host(double link, double host) {
-  CostModel cost = test::even_device(1e11, link);
-  cost.set_host(CostModel::described("its host", {.fp32_matrix = host,
-                                                  .bf16_matrix = host,
-                                                  .fp32_attention = host,
-                                                  .bf16_attention = host,
-                                                  .vector = 4 * host,
-                                                  .memory = host,
-                                                  .link = host,
-                                                  .op = 1e-8}));
-  return cost;
-}
-
 PlanRequest request_of(const Model& model, const CostModel& cost) {
   PlanRequest r = test::host_request(model, cost, 32, 8);
   r.save = true;
@@ -45,7 +32,7 @@ TEST(SlowPlanHostUpdate, IsTakenWhereItPaysAndMoreMemoryIsNeverSlower) {
     for (const double host : {1e8, 5e9}) {
       SCOPED_TRACE(fmt::format("{}, host {}", precision, host));
       const Model model(test::tiny_spec(kTiny), parse_precision(precision));
-      const CostModel cost = device_with_host(1e9, host);
+      const CostModel cost = test::device_with_host(1e9, host);
       const PlanRequest r = request_of(model, cost);
       PlanSearch search(r);
       PlanRequest ask = r;
@@ -80,7 +67,7 @@ TEST(SlowPlanHostUpdate, IsTakenWhereItPaysAndMoreMemoryIsNeverSlower) {
 // What bounds say before a record is never above it.
 TEST(SlowPlanHostUpdate, BoundsHold) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
-  const CostModel cost = device_with_host(1e9, 1e10);
+  const CostModel cost = test::device_with_host(1e9, 1e10);
   PlanRequest r = request_of(model, cost);
   r.stale_update = true;
   PlanSearch search(r);
@@ -106,7 +93,7 @@ PlanRequest of_ranks(const Model& model, const CostModel& cost, int zero) {
 }
 
 CostModel ranks_with_hosts(double link, double host) {
-  const CostModel alone = device_with_host(link, host);
+  const CostModel alone = test::device_with_host(link, host);
   Rates rates = alone.rates();
   rates.ranks = 4;
   rates.rank_link = 5e9;
@@ -172,7 +159,7 @@ TEST(PlanHostUpdate, RanksLeaveToTheirHostsWhatTheyMust) {
 // Words, JSON and ladder of a plan that was asked for it; its seconds are bytes over the host's rate.
 TEST(PlanHostUpdate, SaysWhatTheHostTakes) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
-  const CostModel cost = device_with_host(1e9, 1e10);
+  const CostModel cost = test::device_with_host(1e9, 1e10);
   PlanRequest r = request_of(model, cost);
   r.offload_optimizer = r.offload_gradients = r.offload_update = "cpu";
   const Plan plan = make_plan(r);
@@ -200,7 +187,7 @@ TEST(PlanHostUpdate, SaysWhatTheHostTakes) {
 // Of products, on the CPU, and where nothing is known of the host, auto does not look at it.
 TEST(PlanHostUpdate, IsLookedAtWhereItsBitsAndRateAreKnown) {
   const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
-  const CostModel known = device_with_host(1e9, 1e11), unknown = test::even_device(1e11, 1e9);
+  const CostModel known = test::device_with_host(1e9, 1e11), unknown = test::even_device(1e11, 1e9);
   PlanRequest r = request_of(model, known);
   EXPECT_TRUE(looks_at_host_updates(r, known));
   EXPECT_FALSE(looks_at_host_updates(r, unknown));
@@ -285,7 +272,7 @@ TEST(SlowPlanHostUpdate, ALateOneIsHidden) {
 // Permitted is not asked for: where the link is slow, or weights rest with the host, nothing is late.
 TEST(PlanHostUpdate, IsLateWhereThatIsPermittedAndCanBe) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
-  const CostModel cost = device_with_host(1e8, 1e10);
+  const CostModel cost = test::device_with_host(1e8, 1e10);
   PlanRequest r = request_of(model, cost);
   r.stale_update = true;
   EXPECT_FALSE(make_plan(r).decisions.delayed_update);  // all fits the device

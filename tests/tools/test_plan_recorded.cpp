@@ -28,19 +28,6 @@ struct Case {
   std::function<void(PlanRequest&)> set;
 };
 
-CostModel with_host(double link, double host) {
-  CostModel cost = test::even_device(1e11, link);
-  cost.set_host(CostModel::described("its host", {.fp32_matrix = host,
-                                                  .bf16_matrix = host,
-                                                  .fp32_attention = host,
-                                                  .bf16_attention = host,
-                                                  .vector = 4 * host,
-                                                  .memory = host,
-                                                  .link = host,
-                                                  .op = 1e-8}));
-  return cost;
-}
-
 CostModel with_ranks(double link, int ranks) {
   return CostModel::described("one of several", {.fp32_matrix = 1e11,
                                                  .bf16_matrix = 2e11,
@@ -82,12 +69,13 @@ std::vector<Case> cases() {
          r.max_grad_norm = 0;
          r.settings.target = Place::cuda;
        }});
-  list.push_back({"updates by the host", deep, "bf16", with_host(1e9, 5e9), [&](PlanRequest& r) {
-                    all_open(r);
-                    r.settings.target = Place::cuda;
-                    r.offload_update = "auto";
-                    r.stale_update = true;
-                  }});
+  list.push_back(
+      {"updates by the host", deep, "bf16", test::device_with_host(1e9, 5e9), [&](PlanRequest& r) {
+         all_open(r);
+         r.settings.target = Place::cuda;
+         r.offload_update = "auto";
+         r.stale_update = true;
+       }});
   list.push_back({"bounded host", deep, "fp32", test::even_device(1e11, 1e9), [&](PlanRequest& r) {
                     all_open(r);
                     r.host_budget = 6 << 20;

@@ -87,6 +87,13 @@ void expect_exact(const Workspace& w, const std::string& folder) {
   EXPECT_TRUE(memory["finished"]) << folder;
 }
 
+void expect_exact_with_host(const Workspace& w, const std::string& folder) {
+  expect_exact(w, folder);
+  const Json memory = w.json(folder + "/memory.json");
+  EXPECT_GT(memory["planned_host_bytes"], 0) << folder;
+  EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
+}
+
 void expect_same_bytes(const Workspace& w, const std::string& a, const std::string& b,
                        const std::string& file) {
   EXPECT_TRUE(slurp(w.path(a + "/" + file)) == slurp(w.path(b + "/" + file)))

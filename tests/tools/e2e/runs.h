@@ -38,6 +38,8 @@ bool ends_soon(pid_t pid);
 
 // What was planned is what the system found, of the rank whose folder it is.
 void expect_exact(const Workspace& w, const std::string& folder);
+// The same, and of its host's memory too, of which it has some.
+void expect_exact_with_host(const Workspace& w, const std::string& folder);
 
 // A file of two runs.
 void expect_same_bytes(const Workspace& w, const std::string& a, const std::string& b,

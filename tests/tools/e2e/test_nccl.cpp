@@ -71,12 +71,7 @@ TEST(NcclRuns, TheHostOfEachUpdatesItsPiece) {
     w.trained(name, here);
     const Outcome o = w.trained(away, host);
     EXPECT_NE(o.out.find("the host updates: "), std::string::npos) << o.out;
-    for (const std::string& folder : {away, away + "/ranks/1"}) {
-      expect_exact(w, folder);
-      const Json memory = w.json(folder + "/memory.json");
-      EXPECT_GT(memory["planned_host_bytes"], 0);
-      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
-    }
+    for (const std::string& folder : {away, away + "/ranks/1"}) expect_exact_with_host(w, folder);
     expect_same_bytes(w, away, name, "final/model.safetensors");
     expect_same_tensors(w, away, name, "checkpoint-4/optimizer.safetensors");
     lose_power_after(w, name, "on", 2);

@@ -108,12 +108,7 @@ TEST(Ranks, StatesWithTheHost) {
     const auto host = joined(all, {"offload_optimizer=cpu", "host_memory=16MiB"});
     w.trained(name, all);
     w.trained(away, host);
-    for (const std::string& folder : {away, away + "/ranks/1"}) {
-      expect_exact(w, folder);
-      const Json memory = w.json(folder + "/memory.json");
-      EXPECT_GT(memory["planned_host_bytes"], 0);
-      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
-    }
+    for (const std::string& folder : {away, away + "/ranks/1"}) expect_exact_with_host(w, folder);
     expect_same_bytes(w, away, name, "final/model.safetensors");
     expect_same_tensors(w, away, name, "checkpoint-12/optimizer.safetensors");
     expect_goes_on(w, away, all, name);
@@ -136,12 +131,7 @@ TEST(Ranks, WeightsAndGradientsWithTheHost) {
     EXPECT_NE(o.out.find("the layers' weights, the layers' gradients and the optimizer's state"),
               std::string::npos)
         << o.out;
-    for (const std::string& folder : {away, away + "/ranks/1"}) {
-      expect_exact(w, folder);
-      const Json memory = w.json(folder + "/memory.json");
-      EXPECT_GT(memory["planned_host_bytes"], 0);
-      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
-    }
+    for (const std::string& folder : {away, away + "/ranks/1"}) expect_exact_with_host(w, folder);
     expect_same_bytes(w, away, name, "final/model.safetensors");
     expect_same_tensors(w, away, name, "checkpoint-12/optimizer.safetensors");
     expect_goes_on(w, away, all, name);
@@ -161,12 +151,7 @@ TEST(Ranks, AFrozenEmbeddingWithTheHost) {
     w.trained(name, all);
     w.trained(away, host);
     EXPECT_EQ(w.json(away + "/plan.json")["decisions"]["offload_embedding"], "cpu");
-    for (const std::string& folder : {away, away + "/ranks/1"}) {
-      expect_exact(w, folder);
-      const Json memory = w.json(folder + "/memory.json");
-      EXPECT_GT(memory["planned_host_bytes"], 0);
-      EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]) << folder;
-    }
+    for (const std::string& folder : {away, away + "/ranks/1"}) expect_exact_with_host(w, folder);
     expect_same_bytes(w, away, name, "final/model.safetensors");
     expect_goes_on(w, away, all, name);
   }
